@@ -1,12 +1,31 @@
 //! Parsing of `--limit N/PERIOD`, and of periods.
 
+use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 
 use clap::ValueEnum;
 use portcullis_policy::{PeriodError, parse_count, parse_period};
 
-use crate::args::Algorithm;
+use crate::text::spelled;
+
+/// The algorithm of a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Algorithm {
+    /// A bucket of permits that is refilled continuously.
+    #[default]
+    TokenBucket,
+    /// A number of permits per window.
+    FixedWindow,
+    /// A number of permits per window, which is counted in consecutive segments.
+    SlidingWindow,
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        spelled(self, f)
+    }
+}
 
 /// N permits per PERIOD, and the limit's own settings.
 #[derive(Clone, Debug, PartialEq, Eq)]

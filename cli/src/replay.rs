@@ -19,6 +19,7 @@
 //! The library's own limiters decide, at the log's time. Memory grows with the number of keys and
 //! with the lines of one horizon. A line that waits to be sorted takes 24 bytes.
 
+pub(crate) mod args;
 mod format;
 mod input;
 mod judge;
@@ -35,19 +36,15 @@ use core::time::Duration;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use self::args::{Cost, OrderBy, ReplayArgs};
 use self::format::Reader;
 use self::judge::Judge;
 use self::key::{Keys, Numbering};
 use self::logs::{Counts, Logs, Parsing};
 use self::order::{Order, Record};
 use self::report::Report;
-use crate::args::{Cost, OrderBy, ReplayArgs};
 use crate::failure::Failure;
 use crate::text::counted;
-
-pub(crate) use self::format::Format;
-pub(crate) use self::key::Key;
-pub(crate) use self::policy::recommend::Share;
 
 /// Reads the logs, judges their requests and prints the result.
 ///

@@ -1,6 +1,9 @@
 //! Formatting of numbers for people.
 
+use core::fmt;
 use core::time::Duration;
+
+use clap::ValueEnum;
 
 /// Formats `n` with a comma after every three digits.
 pub(crate) fn grouped(n: u64) -> String {
@@ -13,6 +16,12 @@ pub(crate) fn grouped(n: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// Shows a choice as the command line spells it.
+pub(crate) fn spelled(choice: &impl ValueEnum, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let value = choice.to_possible_value();
+    value.map_or(Ok(()), |value| f.write_str(value.get_name()))
 }
 
 /// Formats `n` with a noun, in the singular or the plural.

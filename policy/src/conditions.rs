@@ -5,9 +5,10 @@ use core::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::path::{PathError, PathRules};
-use crate::pattern::{MAX_PATTERN_COMPONENTS, Pattern};
-use crate::{Kind, Request};
+use crate::path::PathRules;
+use crate::pattern::Pattern;
+use crate::problem::Problem;
+use crate::request::{Kind, Request};
 
 /// Which requests a rule applies to. All conditions must hold; a condition that is not set always
 /// holds.
@@ -437,95 +438,6 @@ pub enum Mismatch<'a> {
     Tier,
     /// The property of this name is missing, or has none of the values.
     Property(&'a str),
-}
-
-/// What is wrong with a condition.
-///
-/// ```
-/// use portcullis_policy::{Conditions, Matcher, PathRules, Problem};
-/// let conditions = [Conditions::new().paths(["/a*"])];
-/// let errors = Matcher::new(&conditions, PathRules::new()).unwrap_err();
-/// assert_eq!(errors[0].problem, Problem::PartialWildcard);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Problem {
-    /// The text is empty.
-    Empty,
-    /// A property is listed without values.
-    NoValues,
-    /// Rules name more than [`MAX_PROPERTIES`](crate::MAX_PROPERTIES) properties.
-    TooManyProperties,
-    /// The conditions take too much memory. The value is the number of patterns and values.
-    TooLarge,
-    /// A pattern contains `?` or `#`: a path ends before them.
-    PatternWithQuery,
-    /// A method is not a token of HTTP.
-    Method,
-    /// A method resembles this one. Methods are case-sensitive.
-    Misspelled(&'static str),
-    /// A pattern is a whole URL.
-    PatternWithScheme,
-    /// A pattern contains a component `.` or `..`: a normalized path has none.
-    PatternWithDots,
-    /// A pattern contains `{` or `}`: routers name a component so, and patterns do not.
-    PatternWithName,
-    /// A `*` is a part of a component.
-    PartialWildcard,
-    /// A pattern has more than [`MAX_PATTERN_COMPONENTS`] components.
-    DeepPattern,
-    /// A component of a pattern cannot be normalized.
-    Path(PathError),
-    /// The text is neither a name of a host nor an address.
-    HostName,
-    /// The text is not a network.
-    Network,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => f.write_str("must not be empty"),
-            Self::NoValues => f.write_str("needs at least one value"),
-            Self::TooManyProperties => write!(
-                f,
-                "is one property too many: all rules together can name {}",
-                crate::MAX_PROPERTIES
-            ),
-            Self::TooLarge => f.write_str(
-                "need too much memory: list fewer of them, or divide the rules among policies",
-            ),
-            Self::PatternWithQuery => {
-                f.write_str("contains `?` or `#`, where a path ends: write %3F or %23 for the character")
-            }
-            Self::Method => f.write_str("is not a method, such as `GET`: write letters only"),
-            Self::Misspelled(method) => {
-                write!(f, "is a method that no service knows: write `{method}` (methods are case-sensitive)")
-            }
-            Self::PatternWithScheme => f.write_str(
-                "is a URL, and a path begins after the host: write the path only, such as `/items/**`, and the host in `hosts`",
-            ),
-            Self::PatternWithDots => {
-                f.write_str("contains a component `.` or `..`, which no normalized path has")
-            }
-            Self::PatternWithName => f.write_str(
-                "contains `{` or `}`, and a pattern has no names: write `*` for a component such as `{id}`, `**` for any number of them, and %7B or %7D for the character",
-            ),
-            Self::PartialWildcard => f.write_str(
-                "has a `*` within a component: a wildcard is a whole component, `*` or `**`; write %2A for the character",
-            ),
-            Self::DeepPattern => {
-                write!(f, "has more than {MAX_PATTERN_COMPONENTS} components")
-            }
-            Self::Path(error) => error.fmt(f),
-            Self::HostName => f.write_str(
-                "is neither a name of a host, such as `api.example.com` or `*.example.com`, nor an address: write it without scheme, port and blanks",
-            ),
-            Self::Network => {
-                f.write_str("is not a network, such as `10.0.0.0/8` or `2001:db8::/32`")
-            }
-        }
-    }
 }
 
 /// A condition that is not valid.

@@ -7,7 +7,10 @@ use core::time::Duration;
 use portcullis_core::{Denied, Rate, Timestamp, TokenBucket};
 use tracing::Level;
 
-use crate::{Decision, Outcome, Request, Rule};
+use crate::policy::Decision;
+use crate::policy::outcome::Outcome;
+use crate::request::Request;
+use crate::rule::Rule;
 
 /// Writes an event of the crate `tracing` for each decision, with a limit on those of denials.
 ///

@@ -25,10 +25,14 @@ use std::sync::Arc;
 
 use crate::nearest::nearest;
 #[cfg(feature = "json")]
-use crate::policy::{check, fit};
+use crate::path::PathRules;
+use crate::policy::Policy;
 #[cfg(feature = "json")]
-use crate::{DEFAULT_TABLE_BYTES, PathRules};
-use crate::{Policy, PolicySettings, Rule, RuleError};
+use crate::policy::plan::{check, fit};
+use crate::rule::{Rule, RuleError};
+#[cfg(feature = "json")]
+use crate::settings::DEFAULT_TABLE_BYTES;
+use crate::settings::PolicySettings;
 
 /// The deepest nesting of arrays and tables in a file.
 pub(crate) const MAX_DEPTH: usize = 64;

@@ -5,9 +5,12 @@ use core::ops::Deref;
 
 use portcullis_core::{Detail, Retry, Timestamp};
 
-use crate::policy::compare_shares;
-use crate::store::{Details, StoreDenied};
-use crate::{Decision, Limit, Outcome, Policy, Request};
+use crate::limit::Limit;
+use crate::policy::outcome::Outcome;
+use crate::policy::outcome::compare_shares;
+use crate::policy::{Decision, Policy};
+use crate::request::Request;
+use crate::store::{Explanation, How, StoreDenied};
 
 impl Policy {
     /// Decides as [`decide_at`](Self::decide_at) does, and also returns the detail of each limit of
@@ -50,26 +53,20 @@ impl Policy {
         now: Timestamp,
         request: &Request<'_>,
     ) -> ExplainedDecision<'_> {
-        let (mut details, mut retry): (Details, _) = (Details::default(), None);
-        let decision = self.decide_by(now, request, |store, at| {
-            let taken;
-            (taken, details) = store.take_explained(at, now, request.cost);
-            retry = taken
-                .err()
-                .map(|by: StoreDenied| store.retry_explained(at, by, &details));
-            taken
-        });
+        let mut explanation = Explanation::default();
+        let how = How::Explain(&mut explanation);
+        let decision = self.decide(now, request, how, |_| {});
         // The limits were not asked, because other requests wait for them.
-        if let (None, Outcome::Denied { limit, denied }) = (&retry, decision.outcome())
+        if let (None, Outcome::Denied { limit, denied }) = (explanation.retry, decision.outcome())
             && let Some((store, at)) = decision.state()
         {
-            details = store.looked_at(at, now, request.cost);
-            retry = Some(store.retry_explained(at, StoreDenied { limit, denied }, &details));
+            let details = store.looked_at(at, now, request.cost);
+            let retry = store.retry_explained(at, StoreDenied { limit, denied }, &details);
+            (explanation.details, explanation.retry) = (details, Some(retry));
         }
         ExplainedDecision {
             decision,
-            details,
-            retry,
+            explanation,
         }
     }
 }
@@ -97,8 +94,7 @@ impl Policy {
 #[must_use = "dropping a decision returns the permits of limits at once"]
 pub struct ExplainedDecision<'p> {
     decision: Decision<'p>,
-    details: Details,
-    retry: Option<Retry>,
+    explanation: Explanation,
 }
 
 /// The detail of one limit in a decision: an item of [`ExplainedDecision::details`].
@@ -175,7 +171,7 @@ impl<'p> ExplainedDecision<'p> {
     pub fn details(&self) -> impl Iterator<Item = LimitDetail<'p>> {
         let limits = self.decision.limits().iter().enumerate();
         limits
-            .zip(self.details)
+            .zip(self.explanation.details)
             .filter_map(|((index, limit), detail)| {
                 Some(LimitDetail {
                     limit,
@@ -226,7 +222,7 @@ impl<'p> ExplainedDecision<'p> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn retry(&self) -> Option<Retry> {
-        self.retry
+        self.explanation.retry
     }
 
     /// Returns the decision alone.
@@ -256,7 +252,7 @@ impl fmt::Debug for ExplainedDecision<'_> {
         f.debug_struct("ExplainedDecision")
             .field("decision", &self.decision)
             .field("details", &self.details().collect::<Vec<_>>())
-            .field("retry", &self.retry)
+            .field("retry", &self.explanation.retry)
             .finish()
     }
 }

@@ -5,13 +5,19 @@
 
 use core::time::Duration;
 
+use crate::conditions::Conditions;
 #[cfg(feature = "json")]
 use crate::document::Names;
 use crate::document::{FileError, Reader, RuleNumber, Span, Table, Text, Value};
-use crate::{
-    Algorithm, Conditions, Key, Kind, Limit, OnMissing, PathReading, PathRules, Policy,
-    PolicySettings, QueueOrder, Rule, Threshold, parse_count, parse_period,
-};
+use crate::key::Key;
+use crate::limit::{Algorithm, Limit, QueueOrder};
+use crate::path::{PathReading, PathRules};
+use crate::period::{parse_count, parse_period};
+use crate::policy::Policy;
+use crate::request::Kind;
+use crate::rule::{OnMissing, Rule};
+use crate::settings::PolicySettings;
+use crate::thresholds::Threshold;
 
 /// The settings of a file. Editors read the first one.
 const FILE: [&str; 5] = ["$schema", "paths", "table_bytes", "stores", "rules"];

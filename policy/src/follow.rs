@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use portcullis_core::Timestamp;
 
 use crate::overrides::Overrides;
-use crate::policy::Active;
-use crate::{PathRules, Policy};
+use crate::path::PathRules;
+use crate::policy::Policy;
+use crate::policy::active::Active;
 
 impl Policy {
     /// Goes on with the state of `before`, for the rules that keep their state. Returns their

@@ -3,7 +3,10 @@
 mod ats;
 mod ocelot;
 
-use crate::{FileError, PathRules, Policy, Rule, RuleError};
+use crate::document::FileError;
+use crate::path::PathRules;
+use crate::policy::Policy;
+use crate::rule::{Rule, RuleError};
 
 /// Rules that were read from a file of another system, before they are in force.
 ///

@@ -15,8 +15,10 @@ use core::ops::Deref;
 
 use portcullis_core::Timestamp;
 
-use crate::store::Held;
-use crate::{Decision, Outcome, Policy, Request};
+use crate::policy::outcome::Outcome;
+use crate::policy::{Decision, Policy};
+use crate::request::Request;
+use crate::store::{Held, How};
 
 impl Policy {
     /// Decides a request whose cost is not known yet. [`cost`](Request::cost) is an estimate. The
@@ -53,9 +55,7 @@ impl Policy {
     /// ```
     pub fn hold_at(&self, now: Timestamp, request: &Request<'_>) -> Hold<'_> {
         let mut held = Held::default();
-        let decision = self.decide_by(now, request, |store, at| {
-            store.take_held(at, now, request.cost, &mut held)
-        });
+        let decision = self.decide(now, request, How::Hold(&mut held), |_| {});
         let longest = decision.rule().and_then(|rule| rule.hold);
         Hold {
             ending: Ending {

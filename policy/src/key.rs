@@ -6,8 +6,9 @@ use core::net::IpAddr;
 use std::sync::Arc;
 
 use crate::conditions::{host_name, is_token, is_url};
+use crate::path::PathRules;
 use crate::path::components;
-use crate::{PathRules, Request};
+use crate::request::Request;
 
 mod values;
 

@@ -190,6 +190,7 @@ mod path;
 mod pattern;
 mod period;
 mod policy;
+mod problem;
 mod queries;
 #[cfg(feature = "queue")]
 mod queue;
@@ -204,8 +205,10 @@ mod statistics;
 mod store;
 mod stored;
 mod thresholds;
+#[cfg(feature = "queue")]
+mod timers;
 
-pub use conditions::{ConditionError, Conditions, Mismatch, Problem};
+pub use conditions::{ConditionError, Conditions, Mismatch};
 #[cfg(feature = "tracing")]
 pub use decision_log::{About, DecisionLog};
 #[cfg(any(feature = "toml", feature = "json"))]
@@ -218,22 +221,24 @@ pub use key::{Key, KeyValue, KeyValues};
 pub use limit::{Algorithm, Limit, MAX_SEGMENTS, QueueOrder};
 #[cfg(feature = "live")]
 pub use live::{Change, LivePolicy, LoadedPolicy, PolicyReader, SharedPolicy};
-pub use matcher::{MAX_PROPERTIES, Matcher};
+pub use matcher::Matcher;
 #[cfg(feature = "metrics")]
 pub use metrics::{MeasuredLease, MeasuredWait, Metrics, QueueResult, RuleMetrics};
 pub use path::{MAX_COMPONENTS, MAX_PATH_LEN, PathError, PathReading, PathRules};
-pub use pattern::MAX_PATTERN_COMPONENTS;
 pub use period::{PeriodError, parse_count, parse_period};
-pub use policy::{
-    Answer, Considered, Decision, Explained, MAX_SHADOWS, Outcome, OwnedDecision, OwnedHold,
-    Policy, Status,
-};
+pub use policy::activity::InForce;
+pub use policy::consider::{Considered, Explained};
+pub use policy::outcome::{Answer, Outcome, Status};
+pub use policy::owned::{OwnedDecision, OwnedHold};
+pub use policy::stored::StoredDecision;
+pub use policy::{Decision, MAX_SHADOWS, Policy};
 #[cfg(feature = "queue")]
 pub use portcullis_async::QueueCounts;
+pub use problem::{MAX_PATTERN_COMPONENTS, MAX_PROPERTIES, Problem};
 #[cfg(feature = "queue")]
 pub use queue::{
-    Acquired, Acquiring, Asking, MAX_WAITING, OwnedAcquiring, OwnedQueuedDecision,
-    OwnedStoredDecision, QueueEnd, QueuedDecision,
+    Acquired, Acquiring, Asking, OwnedAcquiring, OwnedQueuedDecision, OwnedStoredDecision,
+    QueueEnd, QueuedDecision,
 };
 pub use request::{Fields, Kind, Request};
 pub use rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing, Rule, RuleError};
@@ -245,5 +250,8 @@ pub use source::file::{FileSource, FileSourceError};
 #[cfg(feature = "live")]
 pub use source::{RefreshError, RuleSource, Sourced};
 pub use statistics::{MostFrequent, RuleCounts, Statistics};
-pub use stored::{MAX_STORED_KEY_LEN, StoredDecision, Stores};
-pub use thresholds::{InForce, MAX_THRESHOLD_SEGMENTS, MAX_THRESHOLDS, Threshold};
+pub use stored::{MAX_STORED_KEY_LEN, Stores};
+pub use thresholds::{MAX_THRESHOLD_SEGMENTS, MAX_THRESHOLDS, Threshold};
+#[cfg(feature = "queue")]
+pub use timers::MAX_WAITING;
+

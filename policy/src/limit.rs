@@ -11,7 +11,8 @@ use portcullis_core::{
     Rate, Refunds, SettingsError, SlidingWindow, TokenBucket, TokenBucketBuilder, TokenBucketRules,
 };
 
-use crate::{MAX_LIMITS, PeriodError, parse_count, parse_period};
+use crate::period::{PeriodError, parse_count, parse_period};
+use crate::rule::MAX_LIMITS;
 
 /// The largest number of segments of a sliding window.
 pub const MAX_SEGMENTS: u32 = 64;

@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::{ArcSwap, Cache, Guard};
 use portcullis_core::Timestamp;
 
-use crate::{Policy, RefreshError, RuleSource, Sourced};
+use crate::policy::Policy;
+use crate::source::{RefreshError, RuleSource, Sourced};
 
 /// A policy that can be replaced while other threads decide by it.
 ///

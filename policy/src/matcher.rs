@@ -43,13 +43,13 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
+use crate::conditions::{ConditionError, Conditions, Mismatch};
 use crate::conditions::{HostName, MAX_HOST_LEN, Parsed, host_name};
 use crate::path::{MAX_COMPONENTS, Reading};
-use crate::pattern::{MAX_PATTERN_COMPONENTS, Part, Pattern};
-use crate::{ConditionError, Conditions, Kind, Mismatch, PathError, PathRules, Problem, Request};
-
-/// The largest number of properties that all conditions of a matcher can name.
-pub const MAX_PROPERTIES: usize = 16;
+use crate::path::{PathError, PathRules};
+use crate::pattern::{Part, Pattern};
+use crate::problem::{MAX_PATTERN_COMPONENTS, MAX_PROPERTIES, Problem};
+use crate::request::{Kind, Request};
 
 type Map<K, V> = HashMap<K, V, RandomState>;
 

@@ -16,9 +16,10 @@ use ::metrics::{
 };
 use portcullis_core::{Denied, Timestamp};
 
+use crate::policy::outcome::Outcome;
+use crate::policy::{Decision, Policy};
 #[cfg(feature = "queue")]
-use crate::{Acquiring, QueuedDecision};
-use crate::{Decision, Outcome, Policy};
+use crate::queue::{Acquiring, QueuedDecision};
 
 const REQUESTS: &str = "portcullis.requests";
 const ACTIVE: &str = "portcullis.active_request_leases";

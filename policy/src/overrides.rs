@@ -28,15 +28,17 @@ use foldhash::fast::RandomState;
 use portcullis_core::Timestamp;
 use portcullis_core::{Address, FixedWindowRules, KeyHash};
 
-#[cfg(feature = "queue")]
-use crate::Kind;
+use crate::key::Key;
 use crate::key::KeyOf;
+use crate::limit::Limit;
 use crate::limit::{all_bytes, compile_all, shared, table_bytes};
+use crate::path::PathRules;
 #[cfg(feature = "queue")]
-use crate::queue::{Timers, queued};
+use crate::request::Kind;
 use crate::rule::KeyOverride;
 use crate::store::Store;
-use crate::{Key, Limit, PathRules};
+#[cfg(feature = "queue")]
+use crate::timers::{Timers, queued};
 
 /// The overrides of a rule.
 #[derive(Default)]

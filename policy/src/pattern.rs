@@ -13,11 +13,8 @@
 //! path) x (components of the longest chunk) components. It explains; the [matcher](crate::matcher)
 //! decides with less.
 
-use crate::conditions::Problem;
 use crate::path::{PathReading, PathRules, components};
-
-/// The largest number of components of a pattern, without its `**`.
-pub const MAX_PATTERN_COMPONENTS: usize = 32;
+use crate::problem::{MAX_PATTERN_COMPONENTS, Problem};
 
 /// One component of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]

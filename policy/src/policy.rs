@@ -1,36 +1,44 @@
 //! Rules in force: from a request to a decision.
+//!
+//! [`Policy::decide`] is the one question. What users call asks it in one form each: `decide_at`,
+//! `decide_watched_at`, `decide_explained_at`, `decide_stored_at`, `hold_at`, `acquire`.
+//!
+//! ```text
+//! Request ---> Reading of its path ---> Matcher ---> each rule that matches, by priority
+//!                                                         |
+//!      Decision <--- the first that is no shadow <--- Active::judge ---> Verdict
+//! ```
 
-mod owned;
+pub(crate) mod active;
+pub(crate) mod activity;
+pub(crate) mod consider;
+pub(crate) mod outcome;
+pub(crate) mod owned;
+pub(crate) mod plan;
+pub(crate) mod stored;
 
-use core::cmp::Ordering;
 use core::fmt;
 use core::mem;
 use core::ops::ControlFlow;
-use std::collections::HashSet;
-use std::sync::Arc;
 
-use ipnet::IpNet;
-use portcullis_core::{Address, Denied, Detail, FixedWindowRules, Retry, Timestamp};
+use portcullis_core::{Address, Denied, Retry, Timestamp};
 
-use crate::conditions::{is_token, parse_network};
-use crate::key::{KeyOf, Text};
-use crate::limit::{
-    Compiled, all_bytes, all_bytes_per_key, bytes_per_key, compile_all, table_bytes,
-};
-use crate::overrides::{Override, Overrides, Place};
-use crate::path::Reading;
+use self::active::{Active, Unasked, Verdict};
+use self::outcome::{Answer, Outcome, Status, compare_shares};
+use self::plan::{State, check, fit};
+use crate::key::{KeyOf, KeyValues, Text};
+use crate::limit::Limit;
+use crate::matcher::Matcher;
+use crate::overrides::Place;
+use crate::path::{PathError, PathRules, Reading};
+use crate::request::Request;
+use crate::rule::{OnMissing, Rule, RuleError};
+use crate::settings::PolicySettings;
+use crate::store::{How, Store, StoreDenied};
+use crate::stored::Stores;
+use crate::thresholds::Activity;
 #[cfg(feature = "queue")]
-use crate::queue::{QueueTimer, Timers};
-use crate::rule::{MAX_TABLE_BYTES, OnMissing};
-use crate::store::{Store, StoreDenied, hold_rules};
-use crate::stored::{self, StoredLimits, Stores};
-use crate::thresholds::{self, Activity};
-use crate::{
-    Conditions, KeyValues, Limit, Matcher, Mismatch, PathError, PathRules, PolicySettings, Problem,
-    Request, Rule, RuleError,
-};
-
-pub use self::owned::{OwnedDecision, OwnedHold};
+use crate::timers::{QueueTimer, Timers};
 
 /// The number of shadow rules from which one decision can hold permits at once. Those of further
 /// shadow rules return immediately.
@@ -80,245 +88,6 @@ pub struct Policy {
     /// Tells the time of requests that can wait.
     #[cfg(feature = "queue")]
     pub(crate) clock: QueueTimer,
-}
-
-/// A rule and its state.
-pub(crate) struct Active {
-    pub(crate) rule: Rule,
-    exempt_networks: Vec<IpNet>,
-    pub(crate) store: Store,
-    pub(crate) overrides: Option<Box<Overrides>>,
-    /// Policies whose thresholds are the same have it in common.
-    pub(crate) activity: Option<Arc<Activity>>,
-    /// The limits as a counter store has them, if their state is in one.
-    pub(crate) stored: Option<Box<StoredLimits>>,
-    /// Whether the rule has neither overrides nor a queue nor a store.
-    pub(crate) is_plain: bool,
-}
-
-/// What a rule says to a request.
-pub(crate) enum Verdict {
-    Skipped,
-    Exempt,
-    NoAddress,
-    Unidentified,
-    Stored,
-    /// Without limits there is no state.
-    Granted(Option<Place>),
-    Denied(Place, StoreDenied),
-}
-
-impl Verdict {
-    /// `None` if the rule does not apply.
-    #[inline]
-    fn outcome(&self) -> Option<Outcome> {
-        Some(match *self {
-            Self::Skipped => return None,
-            Self::Exempt => Outcome::Exempt,
-            Self::NoAddress => Outcome::NoAddress,
-            Self::Unidentified => Outcome::Unidentified,
-            Self::Stored => Outcome::Stored,
-            Self::Granted(_) => Outcome::Allowed,
-            Self::Denied(_, StoreDenied { limit, denied }) => Outcome::Denied { limit, denied },
-        })
-    }
-
-    /// Where the state of the request's key is, if the limits were asked.
-    #[inline]
-    fn place(&self) -> Option<Place> {
-        match *self {
-            Self::Granted(place) => place,
-            Self::Denied(place, _) => Some(place),
-            Self::Skipped | Self::Exempt | Self::NoAddress | Self::Unidentified | Self::Stored => {
-                None
-            }
-        }
-    }
-}
-
-/// Why a rule asks no limit.
-pub(crate) enum Unasked {
-    Skipped,
-    Exempt,
-    NoAddress,
-    Unidentified,
-    NoLimits,
-}
-
-impl From<Unasked> for Verdict {
-    #[inline(always)]
-    fn from(unasked: Unasked) -> Self {
-        match unasked {
-            Unasked::Skipped => Self::Skipped,
-            Unasked::Exempt => Self::Exempt,
-            Unasked::NoAddress => Self::NoAddress,
-            Unasked::Unidentified => Self::Unidentified,
-            Unasked::NoLimits => Self::Granted(None),
-        }
-    }
-}
-
-impl Active {
-    /// Judges a request by the limits of its key.
-    #[inline]
-    fn judge(&self, request: &Request<'_>, now: Timestamp, path_rules: PathRules) -> Verdict {
-        let take = |store: &Store, at| store.take(at, now, request.cost);
-        if !self.is_plain {
-            return self.judge_by(request, path_rules, in_turn(now, request.cost, take));
-        }
-        // A rule without overrides and without a queue pays nothing for them.
-        match self.find(request, path_rules, |key| self.store.locate(key)) {
-            Ok(at) => {
-                let place = Place { instead: None, at };
-                match take(&self.store, at) {
-                    Ok(()) => Verdict::Granted(Some(place)),
-                    Err(denied) => Verdict::Denied(place, denied),
-                }
-            }
-            Err(unasked) => unasked.into(),
-        }
-    }
-
-    /// Notes whether the rule has overrides, a store or a queue.
-    #[cfg(feature = "queue")]
-    pub(crate) fn note_queue(&mut self) {
-        let has_queue = self.store.queue().is_some();
-        self.is_plain = self.overrides.is_none() && self.stored.is_none() && !has_queue;
-    }
-
-    /// Judges a request. `take` takes its permits.
-    #[inline(never)]
-    pub(crate) fn judge_by(
-        &self,
-        request: &Request<'_>,
-        path_rules: PathRules,
-        take: impl FnOnce(&Store, Address) -> Result<(), StoreDenied>,
-    ) -> Verdict {
-        if let Some(stored) = &self.stored {
-            return match stored.find(self, request, path_rules) {
-                Ok(_) => Verdict::Stored,
-                Err(unasked) => unasked.into(),
-            };
-        }
-        match self.locate(request, path_rules) {
-            Ok(place) => match take(self.store_at(place), place.at) {
-                Ok(()) => Verdict::Granted(Some(place)),
-                Err(denied) => Verdict::Denied(place, denied),
-            },
-            Err(unasked) => unasked.into(),
-        }
-    }
-
-    /// Where the state of the request's key is, or why no limit is asked.
-    fn locate(&self, request: &Request<'_>, path_rules: PathRules) -> Result<Place, Unasked> {
-        self.find(request, path_rules, |key| match &self.overrides {
-            None => self.store.locate(key).map(|at| Place { instead: None, at }),
-            Some(overrides) => overrides.locate(&self.store, key),
-        })
-    }
-
-    /// Whether limits are asked for a request, or why not.
-    fn asked(&self, request: &Request<'_>, path_rules: PathRules) -> Result<(), Unasked> {
-        match &self.stored {
-            Some(stored) => stored.find(self, request, path_rules).map(|_| ()),
-            None => self.locate(request, path_rules).map(|_| ()),
-        }
-    }
-
-    /// Returns what `of` finds for the request's key, or why no limit is asked.
-    #[inline(always)]
-    pub(crate) fn find<T>(
-        &self,
-        request: &Request<'_>,
-        path_rules: PathRules,
-        of: impl FnOnce(&KeyOf<'_>) -> Option<T>,
-    ) -> Result<T, Unasked> {
-        let Self { rule, .. } = self;
-        if self.exempts(request) {
-            return Err(self.unless_it_counts(Unasked::Exempt));
-        }
-        let key = KeyOf::new(&rule.key, request, path_rules);
-        let found = of(&key).ok_or_else(|| self.unless_it_counts(Unasked::NoLimits))?;
-        match rule.on_missing {
-            OnMissing::Share => Ok(found),
-            OnMissing::NeedAddress if !key.lacks_address() => Ok(found),
-            _ if key.is_complete() => Ok(found),
-            OnMissing::Skip => Err(Unasked::Skipped),
-            _ if key.lacks_address() => Err(Unasked::NoAddress),
-            OnMissing::NeedAddress | OnMissing::Deny => Err(Unasked::Unidentified),
-        }
-    }
-
-    /// `why`, unless the rule has thresholds and no limits: then it does not decide.
-    #[inline]
-    fn unless_it_counts(&self, why: Unasked) -> Unasked {
-        if self.only_counts() {
-            Unasked::Skipped
-        } else {
-            why
-        }
-    }
-
-    /// Whether the rule has thresholds and no limits.
-    #[inline]
-    fn only_counts(&self) -> bool {
-        self.rule.limits.is_empty() && self.activity.is_some()
-    }
-
-    /// Whether the rule exempts the client.
-    #[inline]
-    fn exempts(&self, request: &Request<'_>) -> bool {
-        let Self {
-            rule,
-            exempt_networks,
-            ..
-        } = self;
-        let has_exempt = !rule.exempt.is_empty() || !exempt_networks.is_empty();
-        has_exempt && rule.exempts(request, exempt_networks)
-    }
-
-    /// The state of the key at a place.
-    #[inline(always)]
-    pub(crate) fn store_at(&self, place: Place) -> &Store {
-        match place.instead {
-            None => &self.store,
-            Some(index) => self.instead(index).map_or(&self.store, |this| &this.store),
-        }
-    }
-
-    /// The limits of the key at a place.
-    pub(crate) fn limits_at(&self, place: Place) -> &[Limit] {
-        self.limits_of(place.instead)
-    }
-
-    /// The limits of an override, or of the rule.
-    pub(crate) fn limits_of(&self, instead: Option<u32>) -> &[Limit] {
-        let instead = instead.and_then(|index| self.instead(index));
-        instead.map_or(&self.rule.limits, |this| &this.limits)
-    }
-
-    /// The override with this index. A function of its own, so that a rule without overrides pays
-    /// nothing for it.
-    #[inline(never)]
-    fn instead(&self, index: u32) -> Option<&Override> {
-        self.overrides.as_deref()?.get(index)
-    }
-}
-
-/// Takes by `take` in the order of the store's queue, if it has one.
-#[inline(always)]
-fn in_turn(
-    now: Timestamp,
-    n: u32,
-    take: impl FnOnce(&Store, Address) -> Result<(), StoreDenied>,
-) -> impl FnOnce(&Store, Address) -> Result<(), StoreDenied> {
-    #[cfg(feature = "queue")]
-    return move |store, at| store.in_turn(at, now, n, || take(store, at));
-    #[cfg(not(feature = "queue"))]
-    {
-        let _ = (now, n);
-        take
-    }
 }
 
 impl Policy {
@@ -474,8 +243,7 @@ impl Policy {
     /// ```
     #[inline]
     pub fn decide_at(&self, now: Timestamp, request: &Request<'_>) -> Decision<'_> {
-        let judge = |active: &Active| active.judge(request, now, self.path_rules);
-        self.decide(now, request, judge, |_| {})
+        self.decide(now, request, How::Take, |_| {})
     }
 
     /// As [`decide_at`](Self::decide_at), and calls `watch` with the answer of each rule that was
@@ -507,33 +275,18 @@ impl Policy {
         request: &Request<'_>,
         watch: impl FnMut(Answer<'p>),
     ) -> Decision<'p> {
-        let judge = |active: &Active| active.judge(request, now, self.path_rules);
-        self.decide(now, request, judge, watch)
+        self.decide(now, request, How::Take, watch)
     }
 
-    /// Decides a request. `take` takes its permits from the limits of the rule that decides, from
-    /// all or from none.
-    pub(crate) fn decide_by(
-        &self,
-        now: Timestamp,
-        request: &Request<'_>,
-        mut take: impl FnMut(&Store, Address) -> Result<(), StoreDenied>,
-    ) -> Decision<'_> {
-        let judge = |active: &Active| {
-            let take = in_turn(now, request.cost, &mut take);
-            active.judge_by(request, self.path_rules, take)
-        };
-        self.decide(now, request, judge, |_| {})
-    }
-
-    /// Decides a request. `judge` asks the rules that are no shadows. `watch` is called with the
-    /// answer of each rule that was asked.
+    /// Decides a request: the one question, of which all others are forms. The rule that decides
+    /// takes as `how` says. Shadow rules only take. `watch` is called with the answer of each rule
+    /// that was asked.
     #[inline(always)]
     pub(crate) fn decide<'p>(
         &'p self,
         now: Timestamp,
         request: &Request<'_>,
-        mut judge: impl FnMut(&Active) -> Verdict,
+        mut how: How<'_>,
         mut watch: impl FnMut(Answer<'p>),
     ) -> Decision<'p> {
         let mut decision = Decision {
@@ -556,11 +309,13 @@ impl Policy {
         let visited = self.matcher.visit_as(reading, request, |index| {
             let rule = self.matched[index];
             let active = &self.rules[rule as usize];
-            let verdict = if active.rule.is_shadow {
-                active.judge(request, now, self.path_rules)
+            let mut only_take = How::Take;
+            let how = if active.rule.is_shadow {
+                &mut only_take
             } else {
-                judge(active)
+                &mut how
             };
+            let verdict = active.judge(request, now, self.path_rules, how);
             let Some(outcome) = verdict.outcome() else {
                 return ControlFlow::Continue(());
             };
@@ -636,117 +391,6 @@ impl Policy {
             ControlFlow::Break(())
         })?;
         Ok(limiting)
-    }
-
-    /// Returns for each rule whether it matches a request at `now`, and what its limits would
-    /// answer, in the order in which they are asked, and takes nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`PathError`] if the path cannot be matched: it is too long, or unclear.
-    ///
-    /// # Cost
-    ///
-    /// Judges the conditions of all rules one by one. Allocates.
-    ///
-    /// ```
-    /// # use portcullis_core::Timestamp;
-    /// # use portcullis_policy::{Conditions, Considered, Mismatch, Policy, Request, Rule};
-    /// let policy = Policy::new([
-    ///     Rule::new("uploads").when(Conditions::new().methods(["PUT"])),
-    ///     Rule::new("all").limit("10/s".parse()?),
-    /// ])
-    /// .unwrap();
-    /// let explained = policy.explain_at(Timestamp::ZERO, &Request::new("GET", "/")).unwrap();
-    /// assert!(matches!(explained[0].considered, Considered::Mismatch(Mismatch::Method)));
-    /// let Considered::Limits { details, .. } = &explained[1].considered else { panic!() };
-    /// assert_eq!((details[0].available, explained[1].decides), (10, true));
-    /// # Ok::<(), portcullis_policy::PeriodError>(())
-    /// ```
-    pub fn explain_at(
-        &self,
-        now: Timestamp,
-        request: &Request<'_>,
-    ) -> Result<Vec<Explained<'_>>, PathError> {
-        let reading = self.reading(request)?;
-        let path = reading.with(request.path, <[u8]>::to_vec)?;
-        let path: Vec<_> = reading.components(&path).collect();
-        let mut all = Vec::with_capacity(self.rules.len());
-        let (mut condition, mut is_decided) = (0, false);
-        for active in &self.rules {
-            let considered = if active.rule.is_enabled {
-                let mismatch = self.matcher.mismatch_on(condition, request, &path);
-                condition += 1;
-                match mismatch {
-                    Some(mismatch) => Considered::Mismatch(mismatch),
-                    None => self.consider(active, now, request),
-                }
-            } else {
-                Considered::Disabled
-            };
-            let applies = !matches!(
-                considered,
-                Considered::Disabled
-                    | Considered::Mismatch(_)
-                    | Considered::Skipped
-                    | Considered::Counts
-            );
-            let decides = applies && !active.rule.is_shadow && !is_decided;
-            is_decided |= decides;
-            all.push(Explained {
-                rule: &active.rule,
-                considered,
-                decides,
-            });
-        }
-        Ok(all)
-    }
-
-    fn consider<'p>(
-        &'p self,
-        active: &'p Active,
-        now: Timestamp,
-        request: &Request<'_>,
-    ) -> Considered<'p> {
-        let located = match &active.stored {
-            Some(stored) => match stored.find(active, request, self.path_rules) {
-                Ok((instead, _)) => {
-                    return Considered::Stored {
-                        store: active.rule.store().unwrap_or_default(),
-                        limits: active.limits_of(instead),
-                    };
-                }
-                Err(unasked) => Err(unasked),
-            },
-            None => active.locate(request, self.path_rules),
-        };
-        match located {
-            Ok(place) => {
-                let (store, limits) = (active.store_at(place), active.limits_at(place));
-                Considered::Limits {
-                    is_penalized: store.is_penalized(place.at, now),
-                    limits,
-                    #[cfg(feature = "queue")]
-                    queued: store.queued(place.at),
-                    #[cfg(not(feature = "queue"))]
-                    queued: 0,
-                    details: (0..limits.len())
-                        .map(|limit| store.detail(place.at, limit, now, request.cost))
-                        .collect(),
-                }
-            }
-            Err(Unasked::Exempt) => Considered::Exempt,
-            Err(Unasked::NoAddress) => Considered::NoAddress,
-            Err(Unasked::Unidentified) => Considered::Unidentified,
-            Err(Unasked::Skipped) if active.only_counts() => Considered::Counts,
-            Err(Unasked::Skipped) => Considered::Skipped,
-            Err(Unasked::NoLimits) => Considered::Limits {
-                is_penalized: false,
-                limits: &[],
-                details: Vec::new(),
-                queued: 0,
-            },
-        }
     }
 
     /// Returns all rules, in the order in which they are asked. Disabled ones are included.
@@ -929,280 +573,6 @@ fn names<'n>(names: impl Iterator<Item = &'n str>) -> Vec<&'n str> {
     names
 }
 
-/// Checks rules in the order of their priority, and creates no tables. Returns what is needed to
-/// create them, and a matcher of all rules, also of those that are disabled.
-pub(crate) fn check(
-    rules: &[Rule],
-    path_rules: PathRules,
-) -> Result<(Vec<Plan<'_>>, Matcher), Vec<RuleError>> {
-    let mut errors = Vec::new();
-    let mut names = HashSet::new();
-    for rule in rules {
-        if !names.insert(&rule.name) {
-            errors.push(RuleError {
-                rule: rule.name.clone(),
-                setting: "name".into(),
-                value: None,
-                problem: "another rule has the same name".into(),
-            });
-        }
-    }
-    let conditions: Vec<Conditions> = rules.iter().map(|rule| rule.conditions.clone()).collect();
-    let matcher = Matcher::new(&conditions, path_rules).map_err(|refused| {
-        errors.extend(refused.into_iter().map(|error| RuleError {
-            rule: rules[error.index].name.clone(),
-            setting: error.setting.into(),
-            value: Some(error.value),
-            problem: error.problem.to_string(),
-        }));
-    });
-    let plans = rules.iter().map(|rule| plan(rule, path_rules, &mut errors));
-    let plans = plans.collect();
-    match matcher {
-        Ok(matcher) if errors.is_empty() => Ok((plans, matcher)),
-        _ => Err(errors),
-    }
-}
-
-/// A rule, and what its state is created from. If the rule has errors, some of it is missing.
-pub(crate) struct Plan<'r> {
-    rule: &'r Rule,
-    limits: Vec<Compiled>,
-    penalty: Option<FixedWindowRules>,
-    thresholds: thresholds::Compiled<'r>,
-    exempt_networks: Vec<IpNet>,
-    /// The memory of all tables.
-    bytes: usize,
-}
-
-/// The state of a rule: see [`Active`].
-struct State {
-    exempt_networks: Vec<IpNet>,
-    store: Store,
-    stored: Option<Box<StoredLimits>>,
-    overrides: Option<Box<Overrides>>,
-    activity: Option<Arc<Activity>>,
-}
-
-/// Checks the settings of a rule other than its conditions.
-fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) -> Plan<'r> {
-    let mut refuse = |setting: String, problem: String| {
-        errors.push(RuleError {
-            rule: rule.name.clone(),
-            setting,
-            value: None,
-            problem,
-        });
-    };
-    if rule.name.is_empty() {
-        refuse("name".into(), "must not be empty".into());
-    }
-    if !(400..600).contains(&rule.status()) {
-        let problem = format!("must be from 400 to 599, not {}", rule.status());
-        refuse("status".into(), problem);
-    }
-    if rule.keys == 0 {
-        refuse("keys".into(), "must be at least 1".into());
-    }
-    let limits = compile_all(&rule.limits, |limit, problem| {
-        let setting = match limit {
-            Some(index) => format!("limits[{index}]"),
-            None => "limits".into(),
-        };
-        refuse(setting, problem);
-    });
-    // The state is in a store: there are no tables.
-    let limits = if rule.store.is_some() {
-        Vec::new()
-    } else {
-        limits
-    };
-    let penalty = match rule.penalty.map(hold_rules) {
-        Some(Err(error)) => {
-            refuse("penalty".into(), error.to_string());
-            None
-        }
-        Some(Ok(rules)) => Some(rules),
-        None => None,
-    };
-    if rule.penalty.is_some() && rule.limits.is_empty() {
-        let problem = "has no effect without a limit: leave it out, or add a limit";
-        refuse("penalty".into(), problem.into());
-    }
-    if !rule.overrides.is_empty() && rule.limits.is_empty() {
-        let problem = "have no effect without a limit: leave them out, or add a limit";
-        refuse("overrides".into(), problem.into());
-    }
-    stored::check(rule, &mut refuse);
-    let thresholds = thresholds::Compiled::new(&rule.thresholds, |threshold, problem| {
-        let setting = match threshold {
-            Some(index) => format!("thresholds[{index}]"),
-            None => "thresholds".into(),
-        };
-        refuse(setting, problem);
-    });
-    if rule.hold.is_some_and(|hold| hold.is_zero()) {
-        refuse("hold".into(), "must be longer than 0".into());
-    }
-    if rule.hold.is_some() && rule.limits.is_empty() {
-        let problem = "has no effect without a limit: leave it out, or add a limit";
-        refuse("hold".into(), problem.into());
-    }
-    let all = rule.overrides.iter().flat_map(|this| &this.limits);
-    if rule.hold.is_none() && rule.limits.iter().chain(all).any(Limit::has_debt) {
-        let problem = "must be set if a limit has a debt, which only settlements use";
-        refuse("hold".into(), problem.into());
-    }
-    check_initial(rule, &mut refuse);
-    let is_held = rule.hold.is_some();
-    let of_penalty = |bytes| if penalty.is_some() { bytes } else { 0 };
-    let bytes = all_bytes_per_key(&limits, is_held)
-        + of_penalty(bytes_per_key(0))
-        + thresholds.bytes_per_key();
-    let most = MAX_TABLE_BYTES / bytes.max(1);
-    if !rule.key.is_shared() && rule.keys > most {
-        let what = match &*rule.thresholds {
-            [] => "limits",
-            _ => "limits and thresholds",
-        };
-        let problem = format!(
-            "must be at most {most} with these {what}, not {}",
-            rule.keys
-        );
-        refuse("keys".into(), problem);
-    }
-    check_headers(rule, errors);
-    let mut exempt_networks = Vec::new();
-    for text in &rule.exempt_networks {
-        match parse_network(text) {
-            Some(network) => exempt_networks.push(network),
-            None => errors.push(RuleError {
-                rule: rule.name.clone(),
-                setting: "exempt_networks".into(),
-                value: Some(text.clone()),
-                problem: Problem::Network.to_string(),
-            }),
-        }
-    }
-    let keys = rule.table_keys();
-    let bytes = all_bytes(&limits, keys, is_held)
-        .saturating_add(of_penalty(table_bytes(keys, 0)))
-        .saturating_add(thresholds.table_bytes(keys));
-    let with = (penalty.is_some(), is_held);
-    let (of_overrides, refused) = Overrides::check(&rule.overrides, &rule.key, with, path_rules);
-    errors.extend(
-        refused
-            .into_iter()
-            .map(|(index, limit, problem)| RuleError {
-                rule: rule.name.clone(),
-                setting: match limit {
-                    Some(limit) => format!("overrides[{index}].limits[{limit}]"),
-                    None => format!("overrides[{index}]"),
-                },
-                value: None,
-                problem,
-            }),
-    );
-    Plan {
-        rule,
-        limits,
-        penalty,
-        thresholds,
-        exempt_networks,
-        bytes: bytes.saturating_add(of_overrides),
-    }
-}
-
-/// Refuses names of header fields that no request can have.
-fn check_headers(rule: &Rule, errors: &mut Vec<RuleError>) {
-    let mut refuse = |setting: &str, text: &Text| {
-        let names: &[Box<str>] = match text {
-            Text::Header(name) => core::slice::from_ref(name),
-            Text::FirstHeader(names) => names,
-            _ => &[],
-        };
-        for name in names.iter().filter(|name| !is_token(name)) {
-            errors.push(RuleError {
-                rule: rule.name.clone(),
-                setting: setting.into(),
-                value: Some(name.to_string()),
-                problem: "is not the name of a header field, such as `X-Api-Key`: write letters, \
-                          digits and hyphens, without blanks and colons"
-                    .into(),
-            });
-        }
-    };
-    for text in rule.key.texts() {
-        refuse("key", text);
-    }
-    for (text, _) in &rule.exempt {
-        refuse("exempt_headers", text);
-    }
-}
-
-/// Refuses initial permits of limits whose keys can be forgotten. Those of limits in a store are
-/// refused elsewhere.
-fn check_initial(rule: &Rule, refuse: &mut impl FnMut(String, String)) {
-    if rule.key.is_shared() || rule.store.is_some() {
-        return;
-    }
-    let limits = rule.limits.iter().enumerate();
-    for (index, _) in limits.filter(|(_, limit)| limit.has_initial()) {
-        let problem = "a rule with a key forgets a key when all its permits have returned, so it \
-                       would lose permits when it comes back: leave initial out, and set burst to \
-                       the most that a new client may use at once";
-        refuse(format!("limits[{index}].initial"), problem.into());
-    }
-}
-
-/// Whether the tables of all rules fit. Otherwise returns the first rule with which they do not.
-pub(crate) fn fit(plans: &[Plan<'_>], table_bytes: usize) -> Result<(), RuleError> {
-    let mut all = 0_usize;
-    for plan in plans {
-        all = all.saturating_add(plan.bytes);
-        if all > table_bytes {
-            return Err(RuleError {
-                rule: plan.rule.name.clone(),
-                setting: "keys".into(),
-                value: None,
-                problem: format!(
-                    "the tables of all rules up to this one take {all} bytes, of which this \
-                     rule's take {}: at most {table_bytes} are allowed (table_bytes)",
-                    plan.bytes
-                ),
-            });
-        }
-    }
-    Ok(())
-}
-
-impl Plan<'_> {
-    /// Creates the state of a rule without errors.
-    fn state(self, path_rules: PathRules) -> State {
-        let Self { rule, penalty, .. } = self;
-        let (keys, is_held) = (rule.table_keys(), rule.hold.is_some());
-        // The limits of a rule with a counter store are not in this one.
-        let limits = match rule.store {
-            None => &*rule.limits,
-            Some(_) => &[],
-        };
-        let store = Store::new((self.limits, limits), penalty, keys, is_held);
-        State {
-            stored: StoredLimits::new(rule),
-            activity: self.thresholds.activity(keys),
-            overrides: Overrides::new(
-                &rule.overrides,
-                &rule.key,
-                &store,
-                (penalty, is_held),
-                path_rules,
-            ),
-            exempt_networks: self.exempt_networks,
-            store,
-        }
-    }
-}
-
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy")
@@ -1238,85 +608,6 @@ pub struct Decision<'p> {
     /// Shadow rules whose `at_once` permits are held.
     shadows: [Option<(u32, Place)>; MAX_SHADOWS],
     shadow_denied: Option<u32>,
-}
-
-/// The answer of one rule to a request: what [`Policy::decide_watched_at`] reports.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Answer<'p> {
-    /// The rule.
-    pub rule: &'p Rule,
-    /// Its index in [`Policy::rules`].
-    pub index: usize,
-    /// [`Outcome::Allowed`], [`Exempt`](Outcome::Exempt), [`NoAddress`](Outcome::NoAddress),
-    /// [`Unidentified`](Outcome::Unidentified) or [`Denied`](Outcome::Denied). The outcome of a
-    /// shadow rule is what it would decide.
-    pub outcome: Outcome,
-}
-
-/// What was decided.
-///
-/// ```
-/// use portcullis_core::Timestamp;
-/// use portcullis_policy::{Outcome, Policy, Request};
-/// let policy = Policy::new([]).unwrap();
-/// let decision = policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/"));
-/// assert_eq!(decision.outcome(), Outcome::NoRule);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// Allowed: no rule applies to the request.
-    NoRule,
-    /// Allowed: the rule exempts the client.
-    Exempt,
-    /// Allowed by all limits of the rule.
-    Allowed,
-    /// Denied by a limit of the rule.
-    Denied {
-        /// The index of the limit, or `None` if a penalty is in force, or the table of the penalty
-        /// has no room for the key.
-        limit: Option<usize>,
-        /// Why the limit denied. [`Denied::Crowded`] if a table of the rule has no room for the
-        /// key: see [`Rule::keys`].
-        denied: Denied,
-    },
-    /// Denied: the rule's key has the address of the client, and the [`Request`] has none. The
-    /// program is not set up for the rule: see [`OnMissing::NeedAddress`].
-    NoAddress,
-    /// Denied: the request lacks another part of the rule's key.
-    Unidentified,
-    /// Denied: the path is too long to be matched, or services read it in different ways.
-    Path(PathError),
-    /// Denied: the state of the rule's limits is in a [store](Rule::stored_in), which was not
-    /// asked. Use [`Policy::decide_stored_at`].
-    Stored,
-}
-
-/// What a limit has left for the key of a request.
-///
-/// ```
-/// use portcullis_core::{Retry, Timestamp};
-/// use portcullis_policy::{Policy, Request, Rule};
-///
-/// let policy = Policy::new([Rule::new("all").limit("10/s".parse()?)]).unwrap();
-/// let now = Timestamp::from_secs(1);
-/// let decision = policy.decide_at(now, &Request::new("GET", "/").cost(5));
-/// let status = decision.status().unwrap();
-/// assert_eq!((status.remaining, status.reset), (5, Retry::At(Timestamp::from_millis(1_500))));
-/// # Ok::<(), portcullis_policy::PeriodError>(())
-/// ```
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Status<'p> {
-    /// The limit.
-    pub limit: &'p Limit,
-    /// Its index in the rule.
-    pub index: usize,
-    /// The permits that are available.
-    pub remaining: u64,
-    /// When all its permits are available again, if no more are taken.
-    pub reset: Retry,
 }
 
 impl<'p> Decision<'p> {
@@ -1639,13 +930,6 @@ fn remaining(store: &Store, place: Place, limit: usize, now: Timestamp) -> u64 {
     store.detail(place.at, limit, now, 0).available
 }
 
-/// Compares what is left of two limits, as shares of their capacities. Does not divide.
-pub(crate) fn compare_shares(a: (u64, u64), b: (u64, u64)) -> Ordering {
-    let share =
-        |(left, _): (u64, u64), (_, capacity): (u64, u64)| u128::from(left) * u128::from(capacity);
-    share(a, b).cmp(&share(b, a))
-}
-
 impl Drop for Decision<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -1670,55 +954,4 @@ impl fmt::Debug for Decision<'_> {
             .field("shadow_denied", &self.shadow_denied().map(Rule::name))
             .finish_non_exhaustive()
     }
-}
-
-/// Whether one rule matches a request, and what its limits would answer: the result of
-/// [`Policy::explain_at`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Explained<'p> {
-    /// The rule.
-    pub rule: &'p Rule,
-    /// Whether it applies, and what it would answer.
-    pub considered: Considered<'p>,
-    /// Whether this rule decides: it is the first one that applies and is no shadow.
-    pub decides: bool,
-}
-
-/// Whether a rule applies to a request, and what it would answer.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Considered<'p> {
-    /// The rule is disabled.
-    Disabled,
-    /// The request does not meet this condition.
-    Mismatch(Mismatch<'p>),
-    /// The request lacks a part of the key, and the rule then does not apply.
-    Skipped,
-    /// The rule has thresholds and no limits. It counts activity, and decides no requests.
-    Counts,
-    /// The request lacks the address, which is a part of the key, and would be denied.
-    NoAddress,
-    /// The request lacks another part of the key, and would be denied.
-    Unidentified,
-    /// The rule exempts the client.
-    Exempt,
-    /// The rule applies, and a counter store would decide.
-    Stored {
-        /// The name of the store.
-        store: &'p str,
-        /// The limits of this key: those of the rule, or of one of its overrides.
-        limits: &'p [Limit],
-    },
-    /// The rule applies.
-    Limits {
-        /// Whether a penalty denies all requests of this key, or its table has no room for it.
-        is_penalized: bool,
-        /// The limits of this key: those of the rule, or of one of its overrides.
-        limits: &'p [Limit],
-        /// The state of each limit, and what it would answer.
-        details: Vec<Detail>,
-        /// For how many permits requests of this key wait: see [`Limit::queue`].
-        queued: u64,
-    },
 }

@@ -13,7 +13,11 @@
 
 use core::ops::ControlFlow;
 
-use crate::{Kind, Limit, PathError, Policy, Request, Rule};
+use crate::limit::Limit;
+use crate::path::PathError;
+use crate::policy::Policy;
+use crate::request::{Kind, Request};
+use crate::rule::Rule;
 
 impl Policy {
     /// Returns all rules of a kind, in the order in which they are asked. Disabled ones are

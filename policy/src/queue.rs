@@ -7,24 +7,22 @@ use core::fmt;
 use core::future::Future;
 use core::ops::Deref;
 use core::pin::Pin;
-use core::task::{Context, Poll, Waker};
+use core::task::{Context, Poll};
 use core::time::Duration;
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use pin_project_lite::pin_project;
-use portcullis_async::{
-    Acquire, QueueCounts, QueueKey, ReentrantTimer, Rejected, ThreadTimer, Timer,
-};
+use portcullis_async::{Acquire, QueueCounts, QueueKey, ReentrantTimer, Rejected};
 use portcullis_core::{Clock, Lease, Limiter, Retry, Timestamp};
 
-#[cfg(doc)]
-use crate::Rule;
 use crate::overrides::Overrides;
-use crate::policy::Active;
-use crate::store::Store;
-use crate::store::waits::{RuleQueue, Turned};
-use crate::{Answer, Decision, Kind, Limit, Policy, Request};
+use crate::policy::active::Active;
+use crate::policy::outcome::Answer;
+use crate::policy::{Decision, Policy};
+use crate::request::{Kind, Request};
+use crate::store::waits::RuleQueue;
+use crate::store::{How, Store};
+use crate::timers::{QueueTimer, Timers, queued};
 
 mod blocking;
 mod owned;
@@ -32,64 +30,6 @@ mod stored;
 
 pub use self::owned::{OwnedAcquiring, OwnedQueuedDecision};
 pub use self::stored::{Acquired, Asking, OwnedStoredDecision};
-
-/// The number of requests that can wait in one queue, for all keys together. A rule has a queue for
-/// its limits, and each of its [overrides](Rule::override_key) has another one.
-pub const MAX_WAITING: u32 = 4_096;
-
-/// A timer of any type by which a queue can drive itself.
-pub(crate) struct QueueTimer(Box<dyn AnyTimer>);
-
-/// What a queue needs of a timer, without constants.
-trait AnyTimer: Send + Sync {
-    fn time(&self) -> Timestamp;
-    fn alarm(&self, at: Timestamp, waker: &Waker) -> Poll<()>;
-}
-
-impl<T: ReentrantTimer + Send + Sync> AnyTimer for T {
-    fn time(&self) -> Timestamp {
-        self.now()
-    }
-    fn alarm(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
-        self.wake_at(at, waker)
-    }
-}
-
-impl Clock for QueueTimer {
-    fn now(&self) -> Timestamp {
-        self.0.time()
-    }
-}
-
-impl Timer for QueueTimer {
-    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
-        self.0.alarm(at, waker)
-    }
-}
-
-impl ReentrantTimer for QueueTimer {}
-
-/// How a policy creates the timers of its queues.
-#[derive(Clone)]
-pub(crate) struct Timers {
-    /// `None` for a [`ThreadTimer`].
-    create: Option<Arc<dyn Fn() -> QueueTimer + Send + Sync>>,
-}
-
-impl Timers {
-    pub(crate) const DEFAULT: Self = Self { create: None };
-
-    pub(crate) fn create(&self) -> QueueTimer {
-        match &self.create {
-            Some(create) => create(),
-            None => QueueTimer(Box::new(ThreadTimer::new())),
-        }
-    }
-
-    pub(crate) fn is_default(&self) -> bool {
-        self.create.is_none()
-    }
-}
 
 impl Policy {
     /// Sets the timers of the queues in which requests wait: `create` is called for each queue, and
@@ -118,7 +58,7 @@ impl Policy {
         create: impl Fn() -> T + Send + Sync + 'static,
     ) -> Self {
         self.timers = Timers {
-            create: Some(Arc::new(move || QueueTimer(Box::new(create())))),
+            create: Some(Arc::new(move || QueueTimer::new(create()))),
         };
         self.clock = self.timers.create();
         self.create_queues();
@@ -192,20 +132,7 @@ impl Policy {
     ) -> Acquiring<'p> {
         let now = self.now();
         let mut can_wait = false;
-        let judge = |active: &Active| {
-            active.judge_by(request, self.path_rules, |store, at| {
-                store
-                    .take_or_wait(at, now, request.cost)
-                    .map_err(|turned| match turned {
-                        Turned::Denied(by) => by,
-                        Turned::Waits(by) => {
-                            can_wait = true;
-                            by
-                        }
-                    })
-            })
-        };
-        let decision = self.decide(now, request, judge, watch);
+        let decision = self.decide(now, request, How::OrWait(&mut can_wait), watch);
         let queue = decision.queue().filter(|_| can_wait);
         Acquiring {
             policy: self,
@@ -320,20 +247,6 @@ impl Active {
             overrides.follow_queues(old.overrides.as_deref(), (was, is), timers);
         }
         self.note_queue();
-    }
-}
-
-/// The limits of a rule with their queues; none for a shadow rule, which has no kind here. Bytes
-/// wait if none of their limits has a queue: a part of a body cannot be denied.
-pub(crate) fn queued(kind: Option<Kind>, limits: &[Limit]) -> Cow<'_, [Limit]> {
-    let has_queue = || limits.iter().any(|limit| limit.queue_limit() > 0);
-    match kind {
-        None => Cow::Borrowed(&[]),
-        Some(Kind::Ingress | Kind::Egress) if !has_queue() => {
-            let all = limits.iter().map(|limit| limit.clone().queue(u64::MAX));
-            Cow::Owned(all.collect())
-        }
-        Some(_) => Cow::Borrowed(limits),
     }
 }
 

@@ -8,8 +8,12 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use ipnet::IpNet;
 
+use crate::conditions::Conditions;
+use crate::key::Key;
 use crate::key::Text;
-use crate::{Conditions, Key, Kind, Limit, Request, Threshold};
+use crate::limit::Limit;
+use crate::request::{Kind, Request};
+use crate::thresholds::Threshold;
 
 /// The largest memory of the tables of a rule, in bytes: 1 GiB.
 pub const MAX_TABLE_BYTES: usize = 1 << 30;

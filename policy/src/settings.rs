@@ -1,6 +1,6 @@
 //! Settings of a policy as a whole.
 
-use crate::PathRules;
+use crate::path::PathRules;
 
 /// The default of [`PolicySettings::table_bytes`]: 1 GiB.
 pub const DEFAULT_TABLE_BYTES: usize = 1 << 30;

@@ -8,8 +8,8 @@ use core::task::{Context, Poll};
 use portcullis_async::Timer;
 use portcullis_core::Timestamp;
 
-use crate::Policy;
-use crate::queue::QueueTimer;
+use crate::policy::Policy;
+use crate::timers::QueueTimer;
 
 impl Policy {
     /// Waits until a time of the policy's [timers](Self::with_timer). For a request that was denied

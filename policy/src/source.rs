@@ -5,7 +5,8 @@ pub(crate) mod file;
 
 use core::fmt;
 
-use crate::{Policy, RuleError};
+use crate::policy::Policy;
+use crate::rule::RuleError;
 
 /// A source of policies, such as a file or a configuration service, for
 /// [`LivePolicy::refresh_at`](crate::LivePolicy::refresh_at).

@@ -14,8 +14,12 @@ use portcullis_core::{Denied, Timestamp};
 
 use crate::frequent::{Entry, Frequent};
 use crate::key::KeyOf;
+use crate::key::{Key, KeyValues};
+use crate::path::PathRules;
+use crate::policy::outcome::{Answer, Outcome};
+use crate::policy::{Decision, Policy};
+use crate::request::Request;
 use crate::rule::MAX_LIMITS;
-use crate::{Answer, Decision, Key, KeyValues, Outcome, PathRules, Policy, Request};
 
 /// Counts of the decisions of a [`Policy`], in memory of a fixed size.
 ///

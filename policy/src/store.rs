@@ -33,6 +33,7 @@
 #[cfg(feature = "live")]
 mod moves;
 mod starts;
+mod tell;
 #[cfg(feature = "queue")]
 pub(crate) mod waits;
 
@@ -45,16 +46,17 @@ use std::sync::Arc;
 use portcullis_core::{
     Address, AllOf, AnyRules, Composable, ConcurrencyRules, CooldownWindow, Denied, DeniedBy,
     Detail, FixedWindow, FixedWindowRules, Idle, Key, KeyHash, Keyed, KeyedArray, KeyedList,
-    KeyedRules, Keys, Limiter, LimiterExt, LimiterId, Line, Receipt, Refund, Refunds,
-    RefundsBefore, Retry, RulesAtRunTime, SettingsError, SlidingWindow, Timestamp,
-    TokenBucketRules, metadata::Metadata,
+    KeyedRules, Keys, Limiter, LimiterExt, LimiterId, Line, Receipt, Refund, Refunds, Retry,
+    RulesAtRunTime, SettingsError, SlidingWindow, Timestamp, TokenBucketRules, metadata::Metadata,
 };
 
-use crate::Limit;
+use self::starts::{Start, Starts};
+pub(crate) use self::tell::{Details, Explanation, Held, How};
+use self::tell::{Tell, copy};
 use crate::key::KeyOf;
+use crate::limit::Limit;
 use crate::limit::{Compiled, MAX_SEGMENTS, tick_of};
 use crate::rule::MAX_LIMITS;
-use starts::{Start, Starts};
 
 /// Lines and limiters are in an `Arc`, because the tables of two policies may have them in common.
 type Lines = Arc<[Line]>;
@@ -208,163 +210,8 @@ where
     }
 }
 
-/// What a take notes of the limits that it takes from. A limit has its index in the store, or none
-/// if it is of another store: see [`moves`].
-trait Notes {
-    /// Takes from a limit with a table of its own.
-    fn take(
-        &self,
-        limit: Option<usize>,
-        key: &KeyLimit<'_>,
-        now: Timestamp,
-        n: u32,
-    ) -> Result<Receipt, Denied>;
-
-    /// Takes from several limits. `limit` has the index of each in the store.
-    fn take_each(
-        &self,
-        limit: impl Fn(usize) -> Option<usize>,
-        key: Key<&Several>,
-        now: Timestamp,
-        n: u32,
-    ) -> Result<(), DeniedBy>;
-
-    /// Notes the detail of a limit that denies without having been asked to grant.
-    fn denied(&self, _limit: Option<usize>, _detail: Detail) {}
-}
-
-impl Notes for () {
-    fn take(
-        &self,
-        _: Option<usize>,
-        key: &KeyLimit<'_>,
-        now: Timestamp,
-        n: u32,
-    ) -> Result<Receipt, Denied> {
-        key.take_at(now, n)
-    }
-
-    #[inline]
-    fn take_each(
-        &self,
-        _: impl Fn(usize) -> Option<usize>,
-        key: Key<&Several>,
-        now: Timestamp,
-        n: u32,
-    ) -> Result<(), DeniedBy> {
-        key.take_each_at(now, n)
-    }
-}
-
-/// Notes the detail of each limit.
-#[derive(Default)]
-struct Explained([Cell<Option<Detail>>; MAX_LIMITS]);
-
-impl Notes for Explained {
-    fn take(
-        &self,
-        limit: Option<usize>,
-        key: &KeyLimit<'_>,
-        now: Timestamp,
-        n: u32,
-    ) -> Result<Receipt, Denied> {
-        let (taken, detail) = key.take_explained_at(now, n);
-        if let Some(limit) = limit {
-            self.0[limit].set(Some(detail));
-        }
-        taken
-    }
-
-    fn take_each(
-        &self,
-        limit: impl Fn(usize) -> Option<usize>,
-        key: Key<&Several>,
-        now: Timestamp,
-        n: u32,
-    ) -> Result<(), DeniedBy> {
-        let (taken, details) = key.try_acquire_each_detailed_at(now, n);
-        for (nth, detail) in details.into_iter().enumerate() {
-            if let (Some(detail), Some(limit)) = (detail, limit(nth)) {
-                self.0[limit].set(Some(detail));
-            }
-        }
-        taken.map(|lease| {
-            lease.forget();
-        })
-    }
-
-    fn denied(&self, limit: Option<usize>, detail: Detail) {
-        if let Some(limit) = limit {
-            self.0[limit].set(Some(detail));
-        }
-    }
-}
-
-/// Notes what is needed to return the permits.
-struct Noted<'s> {
-    store: &'s Store,
-    at: Address,
-    held: [Cell<Grant>; MAX_LIMITS],
-}
-
-impl Noted<'_> {
-    fn before(&self, limit: usize) -> Option<RefundsBefore> {
-        let refunds = self.store.refunds(limit, self.at);
-        refunds.map(Refunds::before_take)
-    }
-}
-
-impl Notes for Noted<'_> {
-    fn take(
-        &self,
-        limit: Option<usize>,
-        key: &KeyLimit<'_>,
-        now: Timestamp,
-        n: u32,
-    ) -> Result<Receipt, Denied> {
-        let before = limit.and_then(|limit| self.before(limit));
-        let receipt = key.take_at(now, n)?;
-        if let Some(limit) = limit {
-            self.held[limit].set(Some((copy(&receipt), before)));
-        }
-        Ok(receipt)
-    }
-
-    fn take_each(
-        &self,
-        limit: impl Fn(usize) -> Option<usize>,
-        key: Key<&Several>,
-        now: Timestamp,
-        n: u32,
-    ) -> Result<(), DeniedBy> {
-        let before: [_; MAX_LIMITS] = array::from_fn(|nth| self.before(limit(nth)?));
-        let (lease, receipts) = key.try_acquire_each_noted_at(now, n)?;
-        lease.forget();
-        for (nth, (receipt, before)) in receipts.into_iter().zip(before).enumerate() {
-            if let Some(limit) = limit(nth) {
-                self.held[limit].set(Some((receipt, before)));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A receipt for the store, and the limiter's own.
-fn copy(receipt: &Receipt) -> Receipt {
-    Receipt::dated(receipt.note(), receipt.time())
-}
-
-/// What is needed to return the permits of a grant, in the order of the limits.
-pub(crate) type Held = [Grant; MAX_LIMITS];
-
-/// What is needed to return the permits of one limit. `None` if they do not return.
-type Grant = Option<(Receipt, Option<RefundsBefore>)>;
-
 /// The largest number of groups of keys whose refunds are counted apart.
 const MOST_GROUPS: usize = 1 << 16;
-
-/// The detail of each limit, in the order of the limits. `None` beyond the last.
-pub(crate) type Details = [Option<Detail>; MAX_LIMITS];
 
 impl Table {
     fn new(limit: Compiled, lines: &dyn Fn() -> Lines, hasher: &RandomState) -> Self {
@@ -686,7 +533,7 @@ impl Store {
     #[inline]
     pub(crate) fn take(&self, at: Address, now: Timestamp, n: u32) -> Result<(), StoreDenied> {
         let taken = match &*self.tables {
-            [.., Table::Several(_)] => self.take_noted(at, now, n, true, &()),
+            [.., Table::Several(_)] => self.take_noted(at, now, n, true, Tell::Nothing),
             _ => self.penalizing(at, now, n, true, || {
                 self.take_tables(now, n, |table| self.tables[table].key(at))
             }),
@@ -700,50 +547,103 @@ impl Store {
         taken
     }
 
-    /// Takes as [`take`](Self::take) does, and also returns the detail of each limit.
-    pub(crate) fn take_explained(
+    /// Takes `n` permits from each limit, or from none, as `how` says. The one question of a policy.
+    #[inline]
+    pub(crate) fn decide(
         &self,
         at: Address,
         now: Timestamp,
         n: u32,
-    ) -> (Result<(), StoreDenied>, Details) {
-        let kept = Explained::default();
-        let taken = self.take_noted(at, now, n, true, &kept);
-        #[cfg(feature = "live")]
-        if let Err(by) = taken
-            && self.may_have_moved(by)
-        {
-            let taken = self.take_moved(at, now, n, by, true);
-            let kept = Explained::default();
-            return (taken, self.details(at, now, n, taken, &kept));
-        }
-        (taken, self.details(at, now, n, taken, &kept))
+        how: &mut How<'_>,
+    ) -> Result<(), StoreDenied> {
+        let take = |how: &mut How<'_>| match how {
+            How::Explain(explanation) => self.take_explained(at, now, n, explanation),
+            How::Hold(held) => self.take_held(at, now, n, held),
+            _ => self.take(at, now, n),
+        };
+        #[cfg(feature = "queue")]
+        return match how {
+            How::OrWait(can_wait) => self
+                .take_or_wait(at, now, n)
+                .map_err(|turned| match turned {
+                    waits::Turned::Denied(by) => by,
+                    waits::Turned::Waits(by) => {
+                        **can_wait = true;
+                        by
+                    }
+                }),
+            how => self.in_turn(at, now, n, || take(how)),
+        };
+        #[cfg(not(feature = "queue"))]
+        take(how)
+    }
+
+    /// Takes as [`take`](Self::take) does, and explains the decision.
+    //
+    // Apart, so that the other ways to take need no room on the stack for what it tells.
+    #[inline(never)]
+    fn take_explained(
+        &self,
+        at: Address,
+        now: Timestamp,
+        n: u32,
+        explanation: &mut Explanation,
+    ) -> Result<(), StoreDenied> {
+        let told = [const { Cell::new(None) }; MAX_LIMITS];
+        let (taken, is_told) = self.take_and_tell(at, now, n, true, Tell::Details(&told));
+        let told = is_told.then_some(&told);
+        explanation.details = self.details(at, now, n, taken, told);
+        let retry = |by| self.retry_explained(at, by, &explanation.details);
+        explanation.retry = taken.err().map(retry);
+        taken
     }
 
     /// Takes as [`take`](Self::take) does, and notes what is needed to return the permits.
-    pub(crate) fn take_held(
+    //
+    // Apart for the same reason as `take_explained`.
+    #[inline(never)]
+    fn take_held(
         &self,
         at: Address,
         now: Timestamp,
         n: u32,
         held: &mut Held,
     ) -> Result<(), StoreDenied> {
-        let notes = Noted {
+        let told = [const { Cell::new(None) }; MAX_LIMITS];
+        let tell = Tell::Grants {
             store: self,
             at,
-            held: [const { Cell::new(None) }; MAX_LIMITS],
+            grants: &told,
         };
-        let taken = self.take_noted(at, now, n, true, &notes);
+        let (taken, is_told) = self.take_and_tell(at, now, n, true, tell);
+        taken?;
+        // Otherwise a settlement returns none of these permits.
+        if is_told {
+            *held = told.map(Cell::into_inner);
+        }
+        Ok(())
+    }
+
+    /// Takes `n` permits from each limit, or from none, and tells. A denial starts the penalty if it
+    /// `is_final`. Returns also whether what was told is of this take: it is not if the permits were
+    /// taken from tables that the key has moved to, which other limits may share.
+    #[inline(always)]
+    fn take_and_tell(
+        &self,
+        at: Address,
+        now: Timestamp,
+        n: u32,
+        is_final: bool,
+        tell: Tell<'_>,
+    ) -> (Result<(), StoreDenied>, bool) {
+        let taken = self.take_noted(at, now, n, is_final, tell);
         #[cfg(feature = "live")]
         if let Err(by) = taken
             && self.may_have_moved(by)
         {
-            // Without notes: a settlement returns none of these permits.
-            return self.take_moved(at, now, n, by, true);
+            return (self.take_moved(at, now, n, by, is_final), false);
         }
-        taken?;
-        *held = notes.held.map(Cell::into_inner);
-        Ok(())
+        (taken, true)
     }
 
     /// Returns `n` permits of a grant to each limit, as far as each can take them back. Returns how
@@ -830,14 +730,15 @@ impl Store {
         })
     }
 
-    /// The detail of each limit in the decision `taken`. A limit that took nothing in it is asked.
+    /// The detail of each limit in the decision `taken`: as it was `told`, or, of a limit that took
+    /// nothing in it, what it would answer now.
     fn details(
         &self,
         at: Address,
         now: Timestamp,
         n: u32,
         taken: Result<(), StoreDenied>,
-        kept: &Explained,
+        told: Option<&[Cell<Option<Detail>>; MAX_LIMITS]>,
     ) -> Details {
         array::from_fn(|limit| {
             if limit >= self.seats.len() {
@@ -849,31 +750,34 @@ impl Store {
                 Ok(()) => true,
                 Err(by) => by.limit == Some(limit),
             };
-            let seen = kept.0[limit].get().filter(|_| decided);
+            let seen = told.filter(|_| decided);
+            let seen = seen.and_then(|told| told[limit].get());
             Some(seen.unwrap_or_else(|| self.detail(at, limit, now, n)))
         })
     }
 
-    /// Takes `n` permits from each limit, or from none, and notes what `notes` does. A denial
-    /// starts the penalty if it `is_final`.
-    #[inline]
+    /// Takes `n` permits from each limit, or from none, in the tables of this store. A denial starts
+    /// the penalty if it `is_final`.
+    //
+    // Inlined, with `take_any` and the two ways of `Tell`, so that a caller pays only for what it tells.
+    #[inline(always)]
     fn take_noted(
         &self,
         at: Address,
         now: Timestamp,
         n: u32,
         is_final: bool,
-        notes: &impl Notes,
+        tell: Tell<'_>,
     ) -> Result<(), StoreDenied> {
         self.penalizing(at, now, n, is_final, || {
             if let [Table::Several(table)] = &*self.tables {
                 let limit = |nth| (nth < self.seats.len()).then_some(nth);
-                let taken = notes.take_each(limit, Key::at(table, at), now, n);
+                let taken = tell.take_each(limit, Key::at(table, at), now, n);
                 return taken.map_err(|by| (by.index, by.denied));
             }
             let key = |table: usize| self.tables[table].key(at);
             let limit = |table, nth| self.limit_at(table, nth);
-            self.take_any(at, (now, n), notes, key, limit)
+            self.take_any(at, (now, n), tell, key, limit)
         })
     }
 
@@ -882,11 +786,12 @@ impl Store {
     ///
     /// The table that several limits share is asked first, and taken from last: see the head of
     /// this file.
+    #[inline(always)]
     fn take_any<'t>(
         &self,
         at: Address,
         (now, n): (Timestamp, u32),
-        notes: &impl Notes,
+        tell: Tell<'_>,
         key: impl Fn(usize) -> KeyLimit<'t>,
         limit: impl Fn(usize, usize) -> Option<usize>,
     ) -> Result<(), (usize, Denied)> {
@@ -906,12 +811,12 @@ impl Store {
         if let Some(table) = shared
             && let KeyLimit::Several(key) = key(table)
             && let Some((nth, denied)) = first_that_denies(key, now, n, |nth, detail| {
-                notes.denied(limit(table, nth), detail);
+                tell.denied(limit(table, nth), detail);
             })
         {
             // A take that can never be granted tells whether the key has moved.
             if let Denied::ExceedsCapacity { .. } = denied
-                && let Err(by) = notes.take_each(|nth| limit(table, nth), key, now, n)
+                && let Err(by) = tell.take_each(|nth| limit(table, nth), key, now, n)
             {
                 return Err(denied_by(table, by.index, by.denied));
             }
@@ -928,11 +833,11 @@ impl Store {
                 key: key(table),
                 take: move |key: &KeyLimit<'_>, now, n| match key {
                     KeyLimit::Several(key) => {
-                        let taken = notes.take_each(|nth| limit(table, nth), *key, now, n);
+                        let taken = tell.take_each(|nth| limit(table, nth), *key, now, n);
                         by.set(taken.err());
                         taken.map(|()| Receipt::NONE).map_err(|by| by.denied)
                     }
-                    key => notes.take(limit(table, 0), key, now, n),
+                    key => tell.take(limit(table, 0), key, now, n),
                 },
                 was_asked: shared == Some(table),
             }
@@ -1268,7 +1173,10 @@ fn penalized(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Algorithm, Key as RuleKey, PathRules, Request};
+    use crate::key::Key as RuleKey;
+    use crate::limit::Algorithm;
+    use crate::path::PathRules;
+    use crate::request::Request;
 
     /// A decision hashes a key once, for all tables.
     #[test]

@@ -95,7 +95,8 @@ pub use self::body::PacedBody;
 pub use self::layer::{BodyLimit, BodyLimitFuture, BodyLimitLayer, BodyLimitLayerBuilder};
 pub use self::policy::PolicyFlow;
 pub use self::queue::{BytesByKey, QueueFlow, Waits};
-use crate::{Denial, DenialSettings, RequestHead};
+use crate::denial::{Denial, DenialSettings};
+use crate::head::RequestHead;
 
 /// The largest number of bytes for which a body takes permits at once. As of `LimitedRead` of
 /// `portcullis-async`.

@@ -1,27 +1,42 @@
 //! What judges the requests of a service: policies, limiters, and several of them in order.
+//!
+//! A layer asks one [`Question`] about each request. Its values say when the request is decided, of
+//! what, for how long the permits are taken, and what is noted besides the answer.
+//!
+//! ```text
+//! Question ---> Decide::decide ---> Ok(Some(held)) ---> keep: until the response has ended
+//!                              |                   ---> settle_at: the cost is another one
+//!                              |                   ---> undo_at: another one denies the request
+//!                              ---> Ok(None): nothing is kept
+//!                              ---> Err(Denial): nothing is taken
+//! ```
 
+mod handle;
 mod key;
 mod limiter;
 mod notes;
 mod policy;
+mod question;
 #[cfg(feature = "queue")]
 mod queue;
 #[cfg(feature = "fields")]
 mod stated;
 
+use portcullis_core::{Clock, Timestamp};
+
+pub use self::handle::{IntoHandle, PolicyHandle};
 pub use self::key::{AddressKey, ByKey, HeldByKey, KeyTable, Nothing, RulesByTime};
 pub use self::limiter::ByLimiter;
 pub use self::notes::Notes;
 #[cfg(feature = "live")]
 pub use self::policy::ByLivePolicy;
 pub(crate) use self::policy::Finder;
-pub use self::policy::{ByPolicy, UnknownEndpoint};
+pub use self::policy::{ByPolicy, HeldByPolicy, UnknownEndpoint};
+pub(crate) use self::question::At;
+pub use self::question::{Question, Taking};
 #[cfg(feature = "queue")]
 pub use self::queue::ByKeyedQueue;
-
-use portcullis_core::{Clock, Timestamp};
-
-use crate::{Denial, DenialSettings, RequestHead};
+use crate::denial::{Denial, DenialSettings};
 
 /// Judges requests, and takes their permits.
 ///
@@ -41,8 +56,8 @@ use crate::{Denial, DenialSettings, RequestHead};
 /// # Ok::<(), portcullis_policy::PeriodError>(())
 /// ```
 pub trait Decide: Send + Sync + 'static {
-    /// Permits that were taken, and can be returned as if they had not been: see
-    /// [`undo_at`](Self::undo_at).
+    /// Permits that were taken. If they may have to be [returned](Taking::Returnable), as if they
+    /// had not been taken: see [`undo_at`](Self::undo_at).
     type Held: Send + 'static;
 
     /// What is kept while the request is in progress. Permits at once return when it is dropped.
@@ -51,87 +66,16 @@ pub trait Decide: Send + Sync + 'static {
     /// Makes the replies to denied requests, before the first request is judged.
     fn prepare(&mut self, settings: &DenialSettings);
 
-    /// Takes `cost` permits for a request. `None` if nothing needs to be kept.
+    /// Takes the [cost](Question::cost) of a request. Returns what was taken, or `None` if nothing of
+    /// it needs to be kept.
+    ///
+    /// Permits that may have to be [returned](Taking::Returnable) are always kept. Permits taken
+    /// [for good](Taking::ForGood) only if they return by release.
     ///
     /// # Errors
     ///
     /// [`Denial`] if the request is denied. Nothing is taken then.
-    fn decide_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Option<Self::Permits>, Denial>;
-
-    /// As [`decide_at`](Self::decide_at), at the current time of a clock. The default reads the
-    /// [time](Clock::now).
-    ///
-    /// A limiter in code first decides within the clock's [interval](Clock::interval), which costs
-    /// less to read. It reads the time only if the decision depends on where in the interval it is.
-    /// The time of a denial may then be the beginning of the interval, if the response to it is the
-    /// same.
-    ///
-    /// # Errors
-    ///
-    /// [`Denial`] if the request is denied. Nothing is taken then.
-    #[inline]
-    fn decide_by<C: Clock>(
-        &self,
-        clock: &C,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Option<Self::Permits>, Denial>
-    where
-        Self: Sized,
-    {
-        self.decide_at(clock.now(), head, cost)
-    }
-
-    /// As [`decide_at`](Self::decide_at), and notes the limits that the response states, whether it
-    /// allows or denies, and what measures the request. The default notes nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`Denial`] if the request is denied. Nothing is taken then.
-    fn decide_noting_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-        notes: &mut Notes,
-    ) -> Result<Option<Self::Permits>, Denial> {
-        let _ = notes;
-        self.decide_at(now, head, cost)
-    }
-
-    /// As [`hold_at`](Self::hold_at), and notes what [`decide_noting_at`](Self::decide_noting_at)
-    /// does. The default notes nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`Denial`] if the request is denied. Nothing is taken then.
-    fn hold_noting_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-        notes: &mut Notes,
-    ) -> Result<Self::Held, Denial> {
-        let _ = notes;
-        self.hold_at(now, head, cost)
-    }
-
-    /// As [`decide_at`](Self::decide_at), but the permits can be returned.
-    ///
-    /// # Errors
-    ///
-    /// [`Denial`] if the request is denied. Nothing is taken then.
-    fn hold_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Self::Held, Denial>;
+    fn decide<C: Clock>(&self, question: Question<'_, C>) -> Result<Option<Self::Held>, Denial>;
 
     /// Returns permits, because the request is denied by another limit. If no other request has
     /// taken from a limit since, all its permits return at once. Otherwise some of them may return
@@ -163,7 +107,7 @@ pub struct And<A, B> {
 }
 
 impl<A: Decide, B: Decide> Decide for And<A, B> {
-    type Held = (A::Held, B::Held);
+    type Held = (Option<A::Held>, Option<B::Held>);
     type Permits = (Option<A::Permits>, Option<B::Permits>);
 
     fn prepare(&mut self, settings: &DenialSettings) {
@@ -172,81 +116,37 @@ impl<A: Decide, B: Decide> Decide for And<A, B> {
     }
 
     #[inline]
-    fn decide_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Option<Self::Permits>, Denial> {
-        let first = self.first.hold_at(now, head, cost)?;
-        match self.next.decide_at(now, head, cost) {
-            Ok(next) => Ok(both(self.first.keep(first), next)),
+    fn decide<C: Clock>(&self, question: Question<'_, C>) -> Result<Option<Self::Held>, Denial> {
+        // Both decide at one instant, so that both responses and both states are of the same one.
+        let now = At(question.clock.now());
+        let mut question = question.by(&now);
+        let from = question.noted();
+        let first = self.first.decide(Question {
+            // Whatever follows, a denial by the next one returns them.
+            taking: Taking::Returnable,
+            ..question.reborrow()
+        })?;
+        let to = question.noted();
+        match self.next.decide(question.reborrow()) {
+            Ok(next) => Ok(both(first, next)),
             Err(denial) => {
-                self.first.undo_at(now, first);
-                Err(denial)
-            }
-        }
-    }
-
-    fn hold_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Self::Held, Denial> {
-        let first = self.first.hold_at(now, head, cost)?;
-        match self.next.hold_at(now, head, cost) {
-            Ok(next) => Ok((first, next)),
-            Err(denial) => {
-                self.first.undo_at(now, first);
-                Err(denial)
-            }
-        }
-    }
-
-    fn decide_noting_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-        notes: &mut Notes,
-    ) -> Result<Option<Self::Permits>, Denial> {
-        let from = notes.len();
-        let first = self.first.hold_noting_at(now, head, cost, notes)?;
-        let to = notes.len();
-        match self.next.decide_noting_at(now, head, cost, notes) {
-            Ok(next) => Ok(both(self.first.keep(first), next)),
-            Err(denial) => {
-                self.first.undo_at(now, first);
-                notes.forget_states(from, to);
-                Err(denial)
-            }
-        }
-    }
-
-    fn hold_noting_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-        notes: &mut Notes,
-    ) -> Result<Self::Held, Denial> {
-        let from = notes.len();
-        let first = self.first.hold_noting_at(now, head, cost, notes)?;
-        let to = notes.len();
-        match self.next.hold_noting_at(now, head, cost, notes) {
-            Ok(next) => Ok((first, next)),
-            Err(denial) => {
-                self.first.undo_at(now, first);
-                notes.forget_states(from, to);
+                if let Some(first) = first {
+                    self.first.undo_at(now.0, first);
+                }
+                question.forget_states(from, to);
                 Err(denial)
             }
         }
     }
 
     fn undo_at(&self, now: Timestamp, (first, next): Self::Held) {
-        self.next.undo_at(now, next);
-        self.first.undo_at(now, first);
+        // The last permits first: a token bucket takes back only its last take.
+        if let Some(next) = next {
+            self.next.undo_at(now, next);
+        }
+        if let Some(first) = first {
+            self.first.undo_at(now, first);
+        }
     }
 
     fn settle_at(
@@ -256,17 +156,22 @@ impl<A: Decide, B: Decide> Decide for And<A, B> {
         actual: u32,
     ) -> Option<Self::Permits> {
         both(
-            self.first.settle_at(now, first, actual),
-            self.next.settle_at(now, next, actual),
+            first.and_then(|first| self.first.settle_at(now, first, actual)),
+            next.and_then(|next| self.next.settle_at(now, next, actual)),
         )
     }
 
+    #[inline]
     fn keep(&self, (first, next): Self::Held) -> Option<Self::Permits> {
-        both(self.first.keep(first), self.next.keep(next))
+        both(
+            first.and_then(|first| self.first.keep(first)),
+            next.and_then(|next| self.next.keep(next)),
+        )
     }
 }
 
-/// `None` if there is neither.
+/// What two have taken, or keep. `None` if there is neither.
+#[inline]
 fn both<A, B>(first: Option<A>, next: Option<B>) -> Option<(Option<A>, Option<B>)> {
     (first.is_some() || next.is_some()).then_some((first, next))
 }

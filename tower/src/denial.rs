@@ -707,7 +707,7 @@ impl Replies {
     }
 
     /// A denial by a queue in code.
-    #[cfg(feature = "queue")]
+    #[cfg(any(feature = "queue", feature = "bodies"))]
     pub(crate) fn queue(&self, now: Timestamp, rejected: Rejected) -> Denial {
         self.any
             .denial(now, rejected.retry(), Reason::Queue(rejected))

@@ -21,7 +21,7 @@ use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::RequestHead;
+use crate::head::RequestHead;
 
 /// Which field names the client, and which proxies to believe.
 ///

@@ -5,16 +5,17 @@ use core::marker::PhantomData;
 use core::mem;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
-use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Response;
+use http::{Request, Response};
 use pin_project_lite::pin_project;
 use portcullis_core::Clock;
+use tower_service::Service;
 
-use crate::measured::Extras;
-use crate::service::Shared;
-use crate::{Decide, LimitedBody, ResponseBody, ResponseHead};
+use crate::body::{LimitedBody, ResponseBody};
+use crate::decide::Decide;
+use crate::head::ResponseHead;
+use crate::shared::{Denied, Shared, Then};
 
 pin_project! {
     /// The future of a response: the result of calling a [`RateLimit`](crate::RateLimit).
@@ -37,43 +38,6 @@ pin_project! {
     }
 }
 
-/// What follows when there is a response of the inner service.
-///
-/// It is small: two words, or as large as the permits that a request holds.
-pub(crate) enum Then<D: Decide, C> {
-    /// The response stays as it is.
-    Pass,
-    /// The body holds the permits, and the headers state the limits.
-    Keep(Option<D::Permits>, Extras),
-    Settle(Box<Settling<D, C>>),
-}
-
-/// A request whose cost is settled when there is a response.
-pub(crate) struct Settling<D: Decide, C> {
-    pub(crate) shared: Arc<Shared<D, C>>,
-    pub(crate) held: D::Held,
-    pub(crate) estimate: u32,
-    pub(crate) extras: Extras,
-}
-
-impl<D: Decide, C: Clock> Settling<D, C> {
-    fn settle(self, head: &ResponseHead<'_>) -> (Option<D::Permits>, Extras) {
-        let Self {
-            shared,
-            held,
-            estimate,
-            extras,
-        } = self;
-        let actual = shared.settings.actual(head, estimate);
-        let permits = if actual == estimate {
-            shared.decide.keep(held)
-        } else {
-            shared.decide.settle_at(shared.clock.now(), held, actual)
-        };
-        (permits, extras)
-    }
-}
-
 impl<F, B, D: Decide, C, W> ResponseFuture<F, B, D, C, W> {
     #[inline(always)]
     pub(crate) const fn allowed(inner: F, then: Then<D, C>) -> Self {
@@ -92,6 +56,38 @@ impl<F, B, D: Decide, C, W> ResponseFuture<F, B, D, C, W> {
             },
             kind: PhantomData,
         }
+    }
+}
+
+impl<F, B, D: Decide, C, W> ResponseFuture<F, B, D, C, W> {
+    /// Calls the inner service, or answers instead of it.
+    #[inline(never)]
+    pub(crate) fn of<S, A>(
+        shared: &Shared<D, C>,
+        inner: &mut S,
+        request: Request<A>,
+        judged: Result<Then<D, C>, Denied>,
+    ) -> Self
+    where
+        S: Service<Request<A>, Response = Response<B>, Future = F>,
+    {
+        match judged {
+            Ok(then) => Self::allowed(inner.call(request), then),
+            Err(denied) => Self::denied(shared.answer(denied, request)),
+        }
+    }
+}
+
+impl<D: Decide, C> Shared<D, C> {
+    /// The response to a request that is denied. It has the map of headers of the request, so that
+    /// a denial allocates none.
+    fn answer<A>(&self, (denial, extras): Denied, mut request: Request<A>) -> Response<Bytes> {
+        let headers = mem::take(request.headers_mut());
+        let mut response = self.settings.denials.response(denial, headers);
+        if let Some(extras) = extras {
+            response.headers_mut().extend(extras.fields);
+        }
+        response
     }
 }
 

@@ -1,4 +1,4 @@
-//! The layer, and its settings.
+//! The layer, and its builder.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -10,21 +10,18 @@ use std::sync::OnceLock;
 use portcullis_core::{Clock, MonotonicClock};
 #[cfg(feature = "queue")]
 use portcullis_counters::StoreError;
-#[cfg(feature = "metrics")]
-use portcullis_policy::RuleMetrics;
 use tower_layer::Layer;
 
-#[cfg(any(feature = "fields", feature = "metrics"))]
-use crate::Notes;
+use crate::body::AnyBody;
+use crate::decide::Decide;
+use crate::denial::DenialSettings;
 #[cfg(feature = "fields")]
 use crate::fields::Generation;
-use crate::forwarded::Clients;
-#[cfg(feature = "metrics")]
-use crate::measured::Measured;
-#[cfg(any(feature = "fields", feature = "metrics"))]
-use crate::measured::{Extra, Extras};
-use crate::service::Shared;
-use crate::{AnyBody, Decide, DenialSettings, ForwardedFor, RateLimit, RequestHead, ResponseHead};
+use crate::forwarded::ForwardedFor;
+use crate::head::{RequestHead, ResponseHead};
+use crate::service::RateLimit;
+use crate::settings::Settings;
+use crate::shared::Shared;
 
 /// A layer that limits the requests of services.
 ///
@@ -54,24 +51,7 @@ impl<D: Decide> RateLimitLayer<D> {
         RateLimitLayerBuilder {
             decide,
             clock: MonotonicClock::new(),
-            settings: Settings {
-                denials: DenialSettings::new(),
-                limits_preflights: true,
-                passes: None,
-                cost: None,
-                actual: None,
-                clients: Clients::default(),
-                #[cfg(feature = "queue")]
-                most: None,
-                #[cfg(feature = "queue")]
-                passes_without_store: None,
-                #[cfg(feature = "fields")]
-                generation: Generation::Off,
-                #[cfg(feature = "metrics")]
-                without_rule: None,
-                #[cfg(any(feature = "fields", feature = "metrics"))]
-                notes: false,
-            },
+            settings: Settings::default(),
             body: PhantomData,
         }
     }
@@ -106,132 +86,6 @@ impl<D, C, W> fmt::Debug for RateLimitLayer<D, C, W> {
         f.debug_struct("RateLimitLayer").finish_non_exhaustive()
     }
 }
-
-/// The settings of a layer other than who judges.
-pub(crate) struct Settings {
-    pub(crate) denials: DenialSettings,
-    limits_preflights: bool,
-    passes: Option<Box<Passes>>,
-    cost: Option<Box<Cost>>,
-    actual: Option<Box<Actual>>,
-    clients: Clients,
-    /// How long a request waits at most.
-    #[cfg(feature = "queue")]
-    pub(crate) most: Option<core::time::Duration>,
-    #[cfg(feature = "queue")]
-    passes_without_store: Option<Box<PassesWithoutStore>>,
-    #[cfg(feature = "fields")]
-    pub(crate) generation: Generation,
-    /// The instruments of requests without a rule, if requests are measured.
-    #[cfg(feature = "metrics")]
-    without_rule: Option<OnceLock<RuleMetrics>>,
-    /// Whether responses state limits or requests are measured.
-    #[cfg(any(feature = "fields", feature = "metrics"))]
-    pub(crate) notes: bool,
-}
-
-type Passes = dyn Fn(&RequestHead<'_>) -> bool + Send + Sync;
-type Cost = dyn Fn(&RequestHead<'_>) -> u32 + Send + Sync;
-#[cfg(feature = "queue")]
-type PassesWithoutStore = dyn Fn(&StoreError) -> bool + Send + Sync;
-type Actual = dyn Fn(&ResponseHead<'_>, u32) -> u32 + Send + Sync;
-
-impl Settings {
-    /// The head of a request, with the address of the client.
-    #[inline]
-    pub(crate) fn head<'r, B>(&self, request: &'r http::Request<B>) -> RequestHead<'r> {
-        self.clients.head(request)
-    }
-
-    /// Whether a request is not limited.
-    #[inline]
-    pub(crate) fn passes(&self, head: &RequestHead<'_>) -> bool {
-        head.extensions.get::<NotLimited>().is_some()
-            || !self.limits_preflights && head.is_preflight()
-            || self.passes.as_ref().is_some_and(|passes| passes(head))
-    }
-
-    /// Whether a request is not limited because its store has no answer.
-    #[cfg(feature = "queue")]
-    pub(crate) fn passes_without_store(&self, error: &StoreError) -> bool {
-        let passes = self.passes_without_store.as_ref();
-        passes.is_some_and(|passes| passes(error))
-    }
-
-    /// The permits that a request takes.
-    #[inline]
-    pub(crate) fn cost(&self, head: &RequestHead<'_>) -> u32 {
-        self.cost.as_ref().map_or(1, |cost| cost(head))
-    }
-
-    /// The header fields that state limits.
-    #[cfg(any(feature = "fields", feature = "metrics"))]
-    pub(crate) fn notes(&self) -> Notes {
-        Notes {
-            #[cfg(feature = "fields")]
-            quotas: (self.generation != Generation::Off).then(Vec::new),
-            #[cfg(feature = "metrics")]
-            is_measured: self.without_rule.is_some(),
-            #[cfg(feature = "metrics")]
-            instruments: None,
-            #[cfg(all(feature = "metrics", feature = "queue"))]
-            in_queue: None,
-        }
-    }
-
-    /// States the limits, and counts the request. `None` if there is neither to do.
-    #[cfg(any(feature = "fields", feature = "metrics"))]
-    pub(crate) fn extras(&self, notes: &Notes, is_allowed: bool) -> Extras {
-        if !self.notes {
-            return None;
-        }
-        let mut extra = Extra::default();
-        #[cfg(feature = "fields")]
-        if let Some(quotas) = &notes.quotas {
-            let now = std::time::SystemTime::now();
-            self.generation.write(quotas, now, &mut extra.fields);
-        }
-        #[cfg(feature = "metrics")]
-        if let Some(instruments) = self.instruments(notes.instruments.as_ref()) {
-            extra.measured = Measured::decided(instruments, is_allowed);
-        }
-        let _ = is_allowed;
-        Some(Box::new(extra))
-    }
-
-    /// The instruments of a rule, or those without a rule. `None` if requests are not measured.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn instruments<'a>(
-        &'a self,
-        of_rule: Option<&'a RuleMetrics>,
-    ) -> Option<&'a RuleMetrics> {
-        let without_rule = self.without_rule.as_ref()?;
-        Some(of_rule.unwrap_or_else(|| without_rule.get_or_init(|| RuleMetrics::new(None))))
-    }
-
-    /// Whether the cost is settled when there is a response.
-    #[inline]
-    pub(crate) fn settles(&self) -> bool {
-        self.actual.is_some()
-    }
-
-    /// The cost that a response tells of, instead of `estimate`.
-    pub(crate) fn actual(&self, head: &ResponseHead<'_>, estimate: u32) -> u32 {
-        self.actual
-            .as_ref()
-            .map_or(estimate, |actual| actual(head, estimate))
-    }
-}
-
-/// The extension of a request that is not limited. An outer layer or service inserts it.
-///
-/// ```
-/// use portcullis_tower::NotLimited;
-/// let mut request = http::Request::new(());
-/// request.extensions_mut().insert(NotLimited);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NotLimited;
 
 /// Builds a [`RateLimitLayer`].
 #[must_use]
@@ -530,21 +384,10 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
         let Self {
             mut decide,
             clock,
-            #[cfg_attr(
-                not(any(feature = "fields", feature = "metrics")),
-                expect(unused_mut, reason = "nothing is noted")
-            )]
             mut settings,
             body,
         } = self;
-        #[cfg(feature = "fields")]
-        {
-            settings.notes |= settings.generation != Generation::Off;
-        }
-        #[cfg(feature = "metrics")]
-        {
-            settings.notes |= settings.without_rule.is_some();
-        }
+        settings.complete();
         decide.prepare(&settings.denials);
         RateLimitLayer {
             shared: Arc::new(Shared {

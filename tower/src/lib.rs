@@ -130,6 +130,8 @@ mod head;
 mod layer;
 mod measured;
 mod service;
+mod settings;
+mod shared;
 #[cfg(feature = "queue")]
 mod waiting;
 
@@ -141,14 +143,15 @@ pub use decide::ByKeyedQueue;
 #[cfg(feature = "live")]
 pub use decide::ByLivePolicy;
 pub use decide::{
-    AddressKey, And, ByKey, ByLimiter, ByPolicy, Decide, HeldByKey, KeyTable, Notes, Nothing,
-    RulesByTime, UnknownEndpoint,
+    AddressKey, And, ByKey, ByLimiter, ByPolicy, Decide, HeldByKey, HeldByPolicy, IntoHandle,
+    KeyTable, Notes, Nothing, PolicyHandle, Question, RulesByTime, Taking, UnknownEndpoint,
 };
 pub use denial::{Denial, DenialBody, DenialSettings, Reason, Reply};
 pub use forwarded::ForwardedFor;
 pub use future::ResponseFuture;
 pub use head::{PeerAddress, RequestHead, ResponseCost, ResponseHead, Target};
-pub use layer::{NotLimited, RateLimitLayer, RateLimitLayerBuilder};
+pub use layer::{RateLimitLayer, RateLimitLayerBuilder};
 pub use service::RateLimit;
+pub use settings::NotLimited;
 #[cfg(feature = "queue")]
 pub use waiting::{DecideOrWait, Turned, WaitingFuture, WaitingLayer, WaitingRateLimit};

@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::marker::PhantomData;
-use core::mem::{self, ManuallyDrop};
+use core::mem::ManuallyDrop;
 use core::task::{Context, Poll};
 use std::sync::Arc;
 
@@ -12,19 +12,10 @@ use http_body::Body;
 use portcullis_core::{Clock, MonotonicClock};
 use tower_service::Service;
 
-use crate::future::{Settling, Then};
-use crate::layer::Settings;
-use crate::measured::Extras;
-use crate::{AnyBody, Decide, Denial, ResponseBody, ResponseFuture};
-#[cfg(any(feature = "fields", feature = "metrics"))]
-use crate::{Notes, RequestHead};
-
-/// What all services of a layer have in common.
-pub(crate) struct Shared<D, C> {
-    pub(crate) decide: D,
-    pub(crate) clock: C,
-    pub(crate) settings: Settings,
-}
+use crate::body::{AnyBody, ResponseBody};
+use crate::decide::Decide;
+use crate::future::ResponseFuture;
+use crate::shared::{Shared, Then};
 
 /// A service whose requests are limited: the result of a
 /// [`RateLimitLayer`](crate::RateLimitLayer).
@@ -90,107 +81,7 @@ where
             return ResponseFuture::allowed(self.inner.call(request), Then::Pass);
         }
         let judged = ManuallyDrop::into_inner(judged);
-        self.shared.go_on(&mut self.inner, request, judged)
-    }
-}
-
-/// A request that is denied, and the fields of the response.
-pub(crate) type Denied = (Denial, Extras);
-
-impl<D: Decide, C: Clock> Shared<D, C> {
-    /// Judges a request, and takes its permits.
-    #[inline]
-    pub(crate) fn judge<A>(self: &Arc<Self>, request: &Request<A>) -> Result<Then<D, C>, Denied> {
-        let settings = &self.settings;
-        let head = settings.head(request);
-        if settings.passes(&head) {
-            return Ok(Then::Pass);
-        }
-        #[cfg(any(feature = "fields", feature = "metrics"))]
-        if settings.notes {
-            return self.judge_noting(&head);
-        }
-        if settings.settles() {
-            let (now, cost) = (self.clock.now(), settings.cost(&head));
-            let held = self.decide.hold_at(now, &head, cost);
-            return self.settling(held, cost, None);
-        }
-        match self
-            .decide
-            .decide_by(&self.clock, &head, settings.cost(&head))
-        {
-            Ok(None) => Ok(Then::Pass),
-            Ok(permits) => Ok(Then::Keep(permits, None)),
-            Err(denial) => Err((denial, None)),
-        }
-    }
-
-    /// Judges a request, states the limits and measures the request.
-    #[cfg(any(feature = "fields", feature = "metrics"))]
-    #[inline(never)]
-    fn judge_noting(self: &Arc<Self>, head: &RequestHead<'_>) -> Result<Then<D, C>, Denied> {
-        let settings = &self.settings;
-        let (now, cost) = (self.clock.now(), settings.cost(head));
-        let mut notes: Notes = settings.notes();
-        if settings.settles() {
-            let held = self.decide.hold_noting_at(now, head, cost, &mut notes);
-            let extras = settings.extras(&notes, held.is_ok());
-            return self.settling(held, cost, extras);
-        }
-        let taken = self.decide.decide_noting_at(now, head, cost, &mut notes);
-        let extras = settings.extras(&notes, taken.is_ok());
-        match taken {
-            Ok(permits) => Ok(Then::Keep(permits, extras)),
-            Err(denial) => Err((denial, extras)),
-        }
-    }
-
-    /// What follows a request whose cost is settled when there is a response.
-    #[inline(never)]
-    fn settling(
-        self: &Arc<Self>,
-        held: Result<D::Held, Denial>,
-        estimate: u32,
-        extras: Extras,
-    ) -> Result<Then<D, C>, Denied> {
-        match held {
-            Ok(held) => Ok(Then::Settle(Box::new(Settling {
-                shared: Arc::clone(self),
-                held,
-                estimate,
-                extras,
-            }))),
-            Err(denial) => Err((denial, extras)),
-        }
-    }
-}
-
-impl<D: Decide, C> Shared<D, C> {
-    /// Calls the inner service, or answers.
-    #[inline(never)]
-    pub(crate) fn go_on<S, A, B, W>(
-        &self,
-        inner: &mut S,
-        request: Request<A>,
-        judged: Result<Then<D, C>, Denied>,
-    ) -> ResponseFuture<S::Future, B, D, C, W>
-    where
-        S: Service<Request<A>, Response = Response<B>>,
-    {
-        match judged {
-            Ok(then) => ResponseFuture::allowed(inner.call(request), then),
-            Err(denied) => ResponseFuture::denied(self.answer(denied, request)),
-        }
-    }
-
-    /// The response to a request that is denied. It has the map of headers of the request.
-    fn answer<A>(&self, (denial, extras): Denied, mut request: Request<A>) -> Response<Bytes> {
-        let headers = mem::take(request.headers_mut());
-        let mut response = self.settings.denials.response(denial, headers);
-        if let Some(extras) = extras {
-            response.headers_mut().extend(extras.fields);
-        }
-        response
+        ResponseFuture::of(&self.shared, &mut self.inner, request, judged)
     }
 }
 

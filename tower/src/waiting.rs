@@ -29,12 +29,14 @@ use portcullis_policy::Kind;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::future::Then;
+use crate::body::{AnyBody, ResponseBody};
+use crate::decide::{Decide, Notes};
+use crate::denial::Denial;
+use crate::future::ResponseFuture;
+use crate::head::RequestHead;
+use crate::layer::RateLimitLayer;
 use crate::measured::InQueue;
-use crate::service::{Denied, Shared};
-use crate::{
-    AnyBody, Decide, Denial, Notes, RateLimitLayer, RequestHead, ResponseBody, ResponseFuture,
-};
+use crate::shared::{Denied, Shared, Then};
 
 /// Judges requests, which can wait for their permits, or for the answer of a counter store.
 ///
@@ -292,7 +294,7 @@ where
         let answer = match self.shared.judge_or_wait(&request) {
             Asking::Decided(judged) => {
                 let is_denied = judged.is_err();
-                let answer = self.shared.go_on(&mut self.inner, request, judged);
+                let answer = ResponseFuture::of(&self.shared, &mut self.inner, request, judged);
                 if is_denied {
                     // What the inner service reserved in `poll_ready` goes with it.
                     self.inner = self.inner.clone();
@@ -346,10 +348,7 @@ impl<D: DecideOrWait, C: Clock> Shared<D, C> {
             failed: None,
             #[cfg(feature = "metrics")]
             is_queued: false,
-            #[cfg(any(feature = "fields", feature = "metrics"))]
             notes: settings.notes(),
-            #[cfg(not(any(feature = "fields", feature = "metrics")))]
-            notes: Notes::default(),
         };
         let taken = match self
             .decide
@@ -368,12 +367,9 @@ impl<D: DecideOrWait, C: Clock> Shared<D, C> {
         taken: Result<Option<D::Permits>, Denial>,
         asked: &Asked,
     ) -> Result<Then<D, C>, Denied> {
-        #[cfg(any(feature = "fields", feature = "metrics"))]
         let extras = self.settings.extras(&asked.notes, taken.is_ok());
-        #[cfg(not(any(feature = "fields", feature = "metrics")))]
-        let (extras, _, _) = (None, self, asked);
         match taken {
-            Ok(permits) => Ok(Then::Keep(permits, extras)),
+            Ok(permits) => Ok(Then::keep(permits, extras)),
             Err(denial) => Err((denial, extras)),
         }
     }
@@ -448,7 +444,7 @@ where
                 _ => this.shared.judged(taken, this.asked),
             };
             let (mut service, request) = this.call.take().expect("it is called once");
-            let answer = this.shared.go_on(&mut service, request, judged);
+            let answer = ResponseFuture::of(this.shared, &mut service, request, judged);
             this.answer.set(Some(answer));
         }
         let answer = this.answer.as_pin_mut().expect("the wait has ended");

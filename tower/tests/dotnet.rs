@@ -12,10 +12,11 @@ use axum::extract::Path;
 use axum::routing::get;
 use http::StatusCode;
 use portcullis_async::{KeyedQueue, Queue, TokioTimer};
-use portcullis_core::{Concurrency, Keyed, ManualClock, Timestamp};
+use portcullis_core::{Clock, Concurrency, Keyed, ManualClock, Timestamp};
 use portcullis_policy::{Algorithm, Conditions, Key, Limit, Policy, Rule};
 use portcullis_tower::{
-    ByKeyedQueue, ByLimiter, ByPolicy, Decide, Denial, DenialSettings, RateLimitLayer, RequestHead,
+    ByKeyedQueue, ByLimiter, ByPolicy, Decide, Denial, DenialSettings, Question, RateLimitLayer,
+    Taking,
 };
 use tokio::io::AsyncReadExt;
 use tower_layer::Stack;
@@ -276,23 +277,12 @@ impl<D: Decide> Decide for Noted<D> {
         self.judges.prepare(settings);
     }
 
-    fn decide_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Option<Self::Permits>, Denial> {
-        let held = self.hold_at(now, head, cost)?;
-        Ok(self.keep(held))
-    }
-
-    fn hold_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Self::Held, Denial> {
-        let held = self.judges.hold_at(now, head, cost);
+    fn decide<C: Clock>(&self, question: Question<'_, C>) -> Result<Option<D::Held>, Denial> {
+        // Returnable, so that something is kept of each request.
+        let held = self.judges.decide(Question {
+            taking: Taking::Returnable,
+            ..question
+        });
         let answer = if held.is_ok() { "allows" } else { "denies" };
         self.notes
             .lock()

@@ -10,7 +10,7 @@ use http::{Request, Response};
 use http_body::{Body, Frame};
 use portcullis_core::Timestamp;
 use portcullis_policy::{Limit, LivePolicy, Policy, Rule};
-use portcullis_tower::{ByLivePolicy, Decide, LimitedBody, RateLimitLayer};
+use portcullis_tower::{ByLivePolicy, ByPolicy, Decide, LimitedBody, RateLimitLayer};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -75,7 +75,7 @@ fn a_change_keeps_what_is_held_and_changes_the_replies() {
         Policy::new([rule.with_status(status).with_message(message)]).unwrap()
     };
     let live = LivePolicy::new(policy(1, 429, "before"));
-    let layer = RateLimitLayer::new(ByLivePolicy::new(live.clone()));
+    let layer = RateLimitLayer::new(ByPolicy::new(live.clone()));
     let mut service = layer.layer(Answers);
     let held: Answer<ByLivePolicy> = ask(&mut service);
     assert_eq!(held.status(), 200);
@@ -100,6 +100,8 @@ fn a_change_keeps_what_is_held_and_changes_the_replies() {
     let third = ask(&mut service);
     assert_eq!(third.status(), 200);
     assert_eq!(ask(&mut service).status(), 503);
+    live.replace_at(Timestamp::from_secs(2), policy(2, 429, "last"));
+    assert_eq!(text(ask(&mut service)), "last");
     drop((second, third));
     assert_eq!(ask(&mut service).status(), 200);
 }

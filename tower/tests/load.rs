@@ -17,9 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use axum::Router;
 use axum::routing::get;
 use axum::serve::ListenerExt;
-use portcullis_core::{Clock, MonotonicClock, Timestamp};
+use portcullis_core::{Clock, ManualClock, MonotonicClock, Timestamp};
 use portcullis_policy::{Algorithm, Limit, Policy, Rule};
-use portcullis_tower::{ByPolicy, Decide, Denial, RateLimitLayer, RequestHead};
+use portcullis_tower::{ByPolicy, Decide, Denial, Question, RateLimitLayer};
 
 use tokio::net::TcpListener;
 
@@ -58,61 +58,58 @@ struct Recorded<D> {
 /// Permits, while which a request is in progress.
 struct InProgress<P> {
     permits: Option<P>,
-    count: Arc<AtomicU64>,
+    /// `None` if another one counts the request.
+    count: Option<Arc<AtomicU64>>,
 }
 
 impl<P> Drop for InProgress<P> {
     fn drop(&mut self) {
         self.permits = None;
-        self.count.fetch_sub(1, Relaxed);
+        if let Some(count) = &self.count {
+            count.fetch_sub(1, Relaxed);
+        }
     }
 }
 
 impl<D: Decide> Decide for Recorded<D> {
-    type Held = D::Held;
+    type Held = InProgress<D::Held>;
     type Permits = InProgress<D::Permits>;
 
     fn prepare(&mut self, settings: &portcullis_tower::DenialSettings) {
         self.judges.prepare(settings);
     }
 
-    fn decide_at(
-        &self,
-        _: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Option<Self::Permits>, Denial> {
+    fn decide<C: Clock>(&self, question: Question<'_, C>) -> Result<Option<Self::Held>, Denial> {
         // No other request is judged between the time and the record. So the time is read again,
         // by the clock that the layer has.
         let mut decisions = self.record.decisions();
-        let now = MonotonicClock::new().now();
+        let now = ManualClock::new();
+        now.set(MonotonicClock::new().now());
         let in_progress = self.record.in_progress.load(Relaxed);
-        let decision = self.judges.decide_at(now, head, cost);
+        let decision = self.judges.decide(question.by(&now));
         decisions.push(Decided {
-            at: now.as_nanos(),
+            at: now.now().as_nanos(),
             is_allowed: decision.is_ok(),
             in_progress,
         });
         let permits = decision?;
         self.record.in_progress.fetch_add(1, Relaxed);
-        let count = Arc::clone(&self.record.in_progress);
+        let count = Some(Arc::clone(&self.record.in_progress));
         Ok(Some(InProgress { permits, count }))
     }
 
-    fn hold_at(&self, now: Timestamp, head: &RequestHead<'_>, n: u32) -> Result<D::Held, Denial> {
-        self.judges.hold_at(now, head, n)
+    fn undo_at(&self, _: Timestamp, _: Self::Held) {
+        unreachable!("nothing else judges")
     }
 
-    fn undo_at(&self, now: Timestamp, held: D::Held) {
-        self.judges.undo_at(now, held);
-    }
-
-    fn settle_at(&self, _: Timestamp, _: D::Held, _: u32) -> Option<Self::Permits> {
+    fn settle_at(&self, _: Timestamp, _: Self::Held, _: u32) -> Option<Self::Permits> {
         unreachable!("the layer does not settle")
     }
 
-    fn keep(&self, _: D::Held) -> Option<Self::Permits> {
-        unreachable!("nothing else judges")
+    fn keep(&self, mut held: Self::Held) -> Option<Self::Permits> {
+        let permits = held.permits.take().and_then(|held| self.judges.keep(held));
+        let count = held.count.take();
+        Some(InProgress { permits, count })
     }
 }
 

@@ -42,6 +42,7 @@ impl Program {
     }
 
     /// The lines that are neither empty nor a comment.
+    #[cfg(test)]
     fn lines(&self) -> usize {
         let lines = self.text.lines().map(str::trim);
         lines

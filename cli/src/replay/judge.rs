@@ -2,11 +2,11 @@
 
 use portcullis_core::{Limiter, Timestamp};
 
+use super::args::Cost;
 use super::order::Record;
 use super::settings::Settings;
 use super::time::timestamp;
 use super::timeline::{Tally, Timeline};
-use crate::args::Cost;
 use crate::failure::Failure;
 
 /// Judges requests in the given order, by several independent limits.

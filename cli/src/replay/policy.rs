@@ -25,6 +25,7 @@ use portcullis_core::Timestamp;
 use portcullis_policy::{Kind, Policy, Request, Rule, RuleError, Statistics};
 
 use self::waiting::{Waiting, Wanted};
+use super::args::ReplayArgs;
 use super::format::Reader;
 use super::judge::Clock;
 use super::logs::Parsing;
@@ -32,7 +33,6 @@ use super::report::PolicyReport;
 use super::time::timestamp;
 use super::timeline::{Tally, Timeline};
 use super::{Pass, input};
-use crate::args::ReplayArgs;
 use crate::failure::Failure;
 use crate::policy_file::{PolicyFile, Refused};
 use crate::text::counted;

@@ -9,13 +9,13 @@ use std::io::{self, BufWriter, Write};
 use serde::{Serialize, Serializer};
 
 use super::Pass;
+use super::args::{Cost, ReplayArgs};
 use super::input;
 use super::judge::{Clock, Judge, Trial};
 use super::key::Keys;
 use super::logs::Counts;
 use super::settings::Settings;
 use super::timeline::{Tally, Timeline};
-use crate::args::{Cost, ReplayArgs};
 use crate::text::{counted, grouped, per_second, percent, speed};
 
 pub(crate) use self::of_policy::PolicyReport;

@@ -6,10 +6,10 @@ use portcullis_core::{
     FixedWindow, Limiter, Rate, SettingsError, SlidingWindow, Timestamp, TokenBucket,
 };
 
+use super::args::{Cost, ReplayArgs};
 use super::time::timestamp;
-use crate::args::{Algorithm, Cost, ReplayArgs};
 use crate::failure::Failure;
-use crate::limit::Limit;
+use crate::limit::{Algorithm, Limit};
 
 /// The largest number of segments. The smaller rings below it save memory.
 const SEGMENTS: usize = 1024;

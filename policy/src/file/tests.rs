@@ -9,7 +9,10 @@ use super::{
     ALGORITHMS, EXEMPT, FILE, KINDS, LIMIT, ON_MISSING, OVERRIDE, PATHS, READINGS, RULE, THRESHOLD,
 };
 use crate::document::{self, Names, Node, Reader, Table};
-use crate::{MAX_LIMITS, MAX_SEGMENTS, MAX_THRESHOLD_SEGMENTS, MAX_THRESHOLDS, Policy};
+use crate::limit::MAX_SEGMENTS;
+use crate::policy::Policy;
+use crate::rule::MAX_LIMITS;
+use crate::thresholds::{MAX_THRESHOLD_SEGMENTS, MAX_THRESHOLDS};
 
 const SCHEMA: &str = include_str!("../../schema/portcullis-policy.schema.json");
 
@@ -389,7 +392,9 @@ fn the_example_files_are_valid_and_equal_in_both_formats() {
 #[cfg(feature = "live")]
 #[test]
 fn each_part_of_a_key_that_code_can_build_can_be_written() {
-    use crate::{Key, Request, Rule};
+    use crate::key::Key;
+    use crate::request::Request;
+    use crate::rule::Rule;
 
     for key in [
         Key::address(),

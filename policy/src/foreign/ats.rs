@@ -6,8 +6,13 @@
 use core::time::Duration;
 
 use super::Imported;
+use crate::conditions::Conditions;
+use crate::document::FileError;
 use crate::document::{Names, Node, Reader, Table, Value};
-use crate::{Conditions, FileError, Key, PathRules, Rule, Threshold};
+use crate::key::Key;
+use crate::path::PathRules;
+use crate::rule::Rule;
+use crate::thresholds::Threshold;
 
 impl Imported {
     /// Reads the policies of a file of the Azure Throttling Solution (ATS), with comments.

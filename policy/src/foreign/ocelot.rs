@@ -20,9 +20,12 @@ use std::collections::{HashMap, HashSet};
 use self::options::{Level, Merged, Options, Set};
 use self::templates::{GroupPattern, literal, split_template, upstream_pattern};
 use super::Imported;
+use crate::conditions::Conditions;
+use crate::document::FileError;
 use crate::document::{Names, Node, Reader, RuleNumber, Span, Table, Value, shown};
 use crate::nearest::nearest;
-use crate::{Conditions, FileError, PathRules, Rule};
+use crate::path::PathRules;
+use crate::rule::Rule;
 
 /// The header that names the client, if the file does not say which.
 const CLIENT_HEADER: &str = "Oc-Client";

@@ -8,8 +8,9 @@ use foldhash::quality::FixedState;
 
 use super::{Key, Part, Text};
 use crate::conditions::host_name;
+use crate::path::PathRules;
 use crate::path::components;
-use crate::{PathRules, Request};
+use crate::request::Request;
 
 /// The values of the parts of a [`Key`] in one request: the result of
 /// [`Policy::key_values`](crate::Policy::key_values).

@@ -7,11 +7,11 @@ use core::ops::Deref;
 use portcullis_core::Timestamp;
 
 #[cfg(feature = "queue")]
-use super::Active;
-use super::{Decision, MAX_SHADOWS, Outcome, Policy};
-use crate::hold::Ending;
+use super::active::Active;
+use super::outcome::Outcome;
+use super::{Decision, MAX_SHADOWS, Policy};
+use crate::hold::{Ending, Hold, Settled};
 use crate::overrides::Place;
-use crate::{Hold, Settled};
 
 impl Decision<'_> {
     /// Returns whether permits return when the decision is dropped: those of limits at once. The

@@ -6,8 +6,11 @@ use portcullis_core::Timestamp;
 
 use super::{Acquiring, QueuedDecision, conclude};
 #[cfg(doc)]
-use crate::{Limit, QueueEnd};
-use crate::{Policy, Request};
+use crate::limit::Limit;
+use crate::policy::Policy;
+#[cfg(doc)]
+use crate::queue::QueueEnd;
+use crate::request::Request;
 
 impl Policy {
     /// Decides a request, and takes its permits if it is allowed. If only limits with a

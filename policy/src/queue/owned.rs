@@ -13,8 +13,9 @@ use portcullis_async::{Acquire, QueueKey};
 use portcullis_core::{Retry, Timestamp};
 
 use super::{Acquiring, QueueEnd, end_of_wait};
+use crate::policy::Policy;
+use crate::policy::owned::OwnedDecision;
 use crate::store::waits::RuleQueue;
-use crate::{OwnedDecision, Policy};
 
 impl Acquiring<'_> {
     /// Returns the request with a pointer to its policy, such as an `Arc`. The result can move to

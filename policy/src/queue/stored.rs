@@ -14,9 +14,14 @@ use core::ops::Deref;
 use portcullis_core::Retry;
 
 use super::Acquiring;
-use crate::stored::Asked;
-use crate::{Decision, Limit, Outcome, OwnedDecision, Policy, Request};
 use portcullis_counters::{StoreDecision, StoreError};
+
+use crate::limit::Limit;
+use crate::policy::outcome::Outcome;
+use crate::policy::owned::OwnedDecision;
+use crate::policy::stored::Asked;
+use crate::policy::{Decision, Policy};
+use crate::request::Request;
 
 /// What follows a request: the result of [`Policy::acquire_stored`].
 #[derive(Debug)]

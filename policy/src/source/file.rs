@@ -14,7 +14,9 @@ use std::hash::DefaultHasher;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::{FileError, Policy, RuleSource, Sourced};
+use crate::document::FileError;
+use crate::policy::Policy;
+use crate::source::{RuleSource, Sourced};
 
 /// A policy file, as a source of a [`LivePolicy`](crate::LivePolicy). The caller polls it with
 /// [`refresh_at`](crate::LivePolicy::refresh_at), for example once a second. Needs the feature

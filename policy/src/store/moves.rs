@@ -53,12 +53,13 @@ use portcullis_core::{
 };
 
 use super::starts::{Start, Starts};
+use super::tell::Tell;
 use super::{
     Debts, Limiters, Lines, Seat, Several, Sliding, Store, StoreDenied, Table, Words, closed,
     debts, has_start, limiters, lines_for, lines_of, most_in_use, no_refunds, releases, seats,
     sliding, words,
 };
-use crate::Limit;
+use crate::limit::Limit;
 use crate::limit::{Compiled, tick_of};
 use crate::rule::MAX_LIMITS;
 
@@ -815,7 +816,7 @@ impl Store {
                 }
                 None => self.limit_at(table, nth),
             };
-            let take = || self.take_any(at, (now, n), &(), key, limit);
+            let take = || self.take_any(at, (now, n), Tell::Nothing, key, limit);
             match self.penalizing(at, now, n, is_final, take) {
                 Ok(()) => return Ok(()),
                 Err(denied) => by = denied,
@@ -830,8 +831,10 @@ mod tests {
     use core::time::Duration;
 
     use super::*;
+    use crate::key::Key as RuleKey;
     use crate::key::KeyOf;
-    use crate::{Key as RuleKey, PathRules, Request};
+    use crate::path::PathRules;
+    use crate::request::Request;
 
     fn stores() -> [(Store, Vec<Limit>); 3] {
         let limits = |burst| vec![Limit::per(1, Duration::from_hours(1)).burst(burst)];

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use portcullis_core::{Address, Detail, Timestamp};
 
 use super::{Store, Table};
-use crate::Limit;
+use crate::limit::Limit;
 
 /// The start of a limit.
 pub(super) struct Start {

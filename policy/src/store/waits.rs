@@ -32,13 +32,14 @@ use std::sync::{Arc, Weak};
 use arc_swap::{ArcSwap, Guard};
 use portcullis_async::{KeyedQueue, Order, QueueKey};
 use portcullis_core::{
-    Address, ByAddress, Composable, Denied, DeniedBy, Key, KeyHash, Limiter, LimitersByAddress,
-    QueueKeys, Receipt, Refund, Retry, Timestamp,
+    Address, ByAddress, Composable, Denied, Key, KeyHash, Limiter, LimitersByAddress, QueueKeys,
+    Receipt, Refund, Retry, Timestamp,
 };
 
-use super::{KeyLimit, Notes, Several, Store, StoreDenied, Table, copy, penalized};
-use crate::queue::{MAX_WAITING, QueueTimer};
-use crate::{Limit, QueueOrder};
+use super::tell::Tell;
+use super::{Store, StoreDenied, Table, penalized};
+use crate::limit::{Limit, QueueOrder};
+use crate::timers::{MAX_WAITING, QueueTimer};
 
 /// How often a queue asks limits whose permits may have been released without its knowledge.
 const UNHEARD: Duration = Duration::from_millis(100);
@@ -202,34 +203,6 @@ impl Limiter for QueuedKey {
     }
 }
 
-/// Notes the receipt of the last limit with a table of its own.
-#[derive(Default)]
-struct LastReceipt(Cell<Option<Receipt>>);
-
-impl Notes for LastReceipt {
-    fn take(
-        &self,
-        _: Option<usize>,
-        key: &KeyLimit<'_>,
-        now: Timestamp,
-        n: u32,
-    ) -> Result<Receipt, Denied> {
-        let receipt = key.take_at(now, n)?;
-        self.0.set(Some(copy(&receipt)));
-        Ok(receipt)
-    }
-
-    fn take_each(
-        &self,
-        _: impl Fn(usize) -> Option<usize>,
-        key: Key<&Several>,
-        now: Timestamp,
-        n: u32,
-    ) -> Result<(), DeniedBy> {
-        key.take_each_at(now, n)
-    }
-}
-
 /// A request that was not granted at once.
 pub(crate) enum Turned {
     /// It can wait. The denial is the one to report if it does not.
@@ -309,6 +282,7 @@ impl Store {
     }
 
     /// Takes `n` permits from each limit, or from none, for a request that can wait.
+    #[inline(never)]
     pub(crate) fn take_or_wait(&self, at: Address, now: Timestamp, n: u32) -> Result<(), Turned> {
         let Some(queue) = self.queue_of(at) else {
             return self.take(at, now, n).map_err(Turned::Denied);
@@ -381,17 +355,13 @@ impl Store {
     /// Takes as [`take`](Self::take) does. A denial starts no penalty. The receipt is that of the
     /// limit if there is only one.
     fn attempt(&self, at: Address, now: Timestamp, n: u32) -> Result<Receipt, StoreDenied> {
-        let last = LastReceipt::default();
-        let taken = self.take_noted(at, now, n, false, &last);
+        let last = Cell::new(None);
+        let (taken, is_told) = self.take_and_tell(at, now, n, false, Tell::LastReceipt(&last));
+        taken?;
+        // A receipt of one limit of several would return permits to that one alone.
         let is_single = self.seats.len() == 1;
-        match taken {
-            Ok(()) => Ok(last.0.take().filter(|_| is_single).unwrap_or(Receipt::NONE)),
-            Err(by) if self.may_have_moved(by) => {
-                let taken = self.take_moved(at, now, n, by, false);
-                taken.map(|()| Receipt::NONE)
-            }
-            Err(by) => Err(by),
-        }
+        let receipt = last.take().filter(|_| is_told && is_single);
+        Ok(receipt.unwrap_or(Receipt::NONE))
     }
 
     /// Whether one limit would grant `n` permits.

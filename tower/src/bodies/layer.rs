@@ -16,8 +16,12 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{LimitBytes, NoLimit, PacedBody};
+use crate::body::LimitedBody;
+use crate::decide::Nothing;
+use crate::denial::{Denial, DenialSettings};
 use crate::forwarded::Clients;
-use crate::{Denial, DenialSettings, ForwardedFor, LimitedBody, NotLimited, Nothing};
+use crate::forwarded::ForwardedFor;
+use crate::settings::NotLimited;
 
 /// A layer that limits the bytes of the bodies of requests and responses: see the
 /// [module](crate::bodies).

@@ -12,7 +12,6 @@
 
 use core::fmt;
 use core::future::Future;
-use core::ops::Deref;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, ready};
 use core::time::Duration;
@@ -20,51 +19,18 @@ use std::sync::Arc;
 
 use http::{Extensions, HeaderMap, Method, Uri};
 use portcullis_core::{Denied, Retry};
-use portcullis_policy::{
-    Decision, Kind, Limit, LivePolicy, Outcome, Policy, QueuedDecision, SharedPolicy, Sleep,
-};
+use portcullis_policy::{Decision, Kind, Limit, Outcome, Policy, QueuedDecision, Sleep};
 
 use super::{BodyLimitError, Flow, LimitBytes, piece};
-use crate::decide::{Decide, Finder};
-use crate::{ByLivePolicy, ByPolicy, Denial, DenialSettings, RequestHead};
+use crate::decide::{ByPolicy, Decide, Finder, PolicyHandle};
+use crate::denial::{Denial, DenialSettings};
+use crate::head::RequestHead;
 
 /// The wait before a piece is asked for again, if the denial tells no time.
 const UNKNOWN: Duration = Duration::from_millis(100);
 
 /// The shortest wait before a piece is asked for again.
 const SHORTEST: Duration = Duration::from_millis(1);
-
-/// The policy whose rules limit a body, now and later.
-enum Rules {
-    Fixed(Arc<Policy>),
-    Live(LivePolicy),
-}
-
-/// The policy in force for one piece.
-enum InForce {
-    Fixed(Arc<Policy>),
-    Live(SharedPolicy),
-}
-
-impl Rules {
-    fn in_force(&self) -> InForce {
-        match self {
-            Self::Fixed(policy) => InForce::Fixed(Arc::clone(policy)),
-            Self::Live(live) => InForce::Live(live.load().share()),
-        }
-    }
-}
-
-impl Deref for InForce {
-    type Target = Policy;
-
-    fn deref(&self) -> &Policy {
-        match self {
-            Self::Fixed(policy) => policy,
-            Self::Live(policy) => policy,
-        }
-    }
-}
 
 /// What the rules are asked about: a request without its body.
 struct Asked {
@@ -155,8 +121,9 @@ enum Wait {
 /// The permits for the bytes of one body, from the rules of a policy.
 ///
 /// Each piece is granted by the policy that is then in force. A piece that has to wait allocates.
-pub struct PolicyFlow {
-    rules: Rules,
+pub struct PolicyFlow<P = Arc<Policy>> {
+    /// Where the policy is read whose rules limit the body, now and later.
+    policy: P,
     asked: Arc<Asked>,
     piece: u32,
     wait: Wait,
@@ -164,10 +131,10 @@ pub struct PolicyFlow {
     bytes: u32,
 }
 
-impl PolicyFlow {
+impl<P: PolicyHandle> PolicyFlow<P> {
     /// Asks for `bytes` without waiting. Otherwise returns what to wait for.
     fn ask(&self, context: &mut Context<'_>) -> Result<Answer, Wait> {
-        let policy = self.rules.in_force();
+        let policy = P::share(&self.policy.load());
         let acquire = self.asked.with_request(self.bytes, |request| {
             let acquiring = pin!(policy.acquire(request));
             if acquiring.waits_for().is_some() {
@@ -189,7 +156,7 @@ impl PolicyFlow {
     }
 }
 
-impl Flow for PolicyFlow {
+impl<P: PolicyHandle> Flow for PolicyFlow<P> {
     fn poll_permits(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -223,7 +190,7 @@ impl Flow for PolicyFlow {
                     this.bytes = capacity;
                 }
                 Answer::After(time) => {
-                    let policy = this.rules.in_force();
+                    let policy = this.policy.load();
                     let at = policy.now().saturating_add(time);
                     this.wait = Wait::Time(policy.sleep_until(at));
                 }
@@ -233,7 +200,7 @@ impl Flow for PolicyFlow {
     }
 }
 
-impl fmt::Debug for PolicyFlow {
+impl<P> fmt::Debug for PolicyFlow<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PolicyFlow")
             .field("kind", &self.asked.kind)
@@ -273,10 +240,10 @@ fn piece_of(
     })
 }
 
-impl PolicyFlow {
-    fn new(rules: Rules, asked: Asked, piece: u32) -> Self {
+impl<P: PolicyHandle> PolicyFlow<P> {
+    fn new(policy: P, asked: Asked, piece: u32) -> Self {
         Self {
-            rules,
+            policy,
             asked: Arc::new(asked),
             piece,
             wait: Wait::None,
@@ -291,39 +258,22 @@ impl PolicyFlow {
 /// Bodies wait in the queues of the rules. Without [`Limit::queue`], the limits of such rules have
 /// a queue of any length. If a queue is full, a body asks again later, out of turn. Permits at once
 /// ([`Limit::at_once`]) return as soon as a piece passes.
-impl LimitBytes for ByPolicy {
-    type Flow = PolicyFlow;
+///
+/// Each piece is granted by the policy that is then in force, so a change of a `LivePolicy` applies
+/// to bodies that are under way. A body for which there was no rule when its request arrived stays
+/// without a limit.
+impl<P: PolicyHandle> LimitBytes for ByPolicy<P> {
+    type Flow = PolicyFlow<P>;
 
     fn prepare(&mut self, settings: &DenialSettings) {
         Decide::prepare(self, settings);
     }
 
-    fn limit(&self, kind: Kind, head: &RequestHead<'_>) -> Result<Option<PolicyFlow>, Denial> {
-        let policy = self.policy();
-        let deny = |decision: &Decision<'_>| self.denial(policy.now(), decision);
-        let piece = piece_of(policy, kind, self.finder(), head, deny)?;
-        let rules = || Rules::Fixed(Arc::clone(policy));
-        let asked = || Asked::of(kind, self.finder(), head);
-        Ok(piece.map(|piece| PolicyFlow::new(rules(), asked(), piece)))
-    }
-}
-
-/// As for [`ByPolicy`]. Each piece is granted by the policy that is then in force, so a change
-/// applies to bodies that are under way. A body for which there was no rule when its request
-/// arrived stays without a limit.
-impl LimitBytes for ByLivePolicy {
-    type Flow = PolicyFlow;
-
-    fn prepare(&mut self, settings: &DenialSettings) {
-        Decide::prepare(self, settings);
-    }
-
-    fn limit(&self, kind: Kind, head: &RequestHead<'_>) -> Result<Option<PolicyFlow>, Denial> {
-        let policy = self.live().load();
+    fn limit(&self, kind: Kind, head: &RequestHead<'_>) -> Result<Option<Self::Flow>, Denial> {
+        let policy = self.policy().load();
         let deny = |decision: &Decision<'_>| self.denial(policy.now(), &policy, decision);
         let piece = piece_of(&policy, kind, self.finder(), head, deny)?;
-        let rules = || Rules::Live(self.live().clone());
         let asked = || Asked::of(kind, self.finder(), head);
-        Ok(piece.map(|piece| PolicyFlow::new(rules(), asked(), piece)))
+        Ok(piece.map(|piece| PolicyFlow::new(self.policy().clone(), asked(), piece)))
     }
 }

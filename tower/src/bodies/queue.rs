@@ -14,7 +14,8 @@ use portcullis_policy::Kind;
 
 use super::{BodyLimitError, Flow, LimitBytes, piece};
 use crate::denial::Replies;
-use crate::{Denial, DenialSettings, RequestHead};
+use crate::denial::{Denial, DenialSettings};
+use crate::head::RequestHead;
 
 /// A queue of permits that a body owns a pointer to: an `Arc` of a
 /// [`Queue`](portcullis_async::Queue), or a [`QueueKey`](portcullis_async::QueueKey) with an `Arc`.

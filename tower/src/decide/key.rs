@@ -4,13 +4,14 @@ use core::fmt;
 use core::net::IpAddr;
 
 use portcullis_core::{
-    Clock, FixedWindowRules, IntoRules, Key, KeyHash, Keyed, KeyedRules, Keys, Line, RandomSeed,
-    Receipt, Refund, Timestamp, TokenBucketRules,
+    Clock, FixedWindowRules, IntoRules, Key, KeyHash, Keyed, KeyedRules, Keys, Limiter, LimiterExt,
+    Line, RandomSeed, Receipt, Refund, Timestamp, TokenBucketRules,
 };
-use portcullis_core::{Limiter, LimiterExt};
 
-use crate::denial::Replies;
-use crate::{Decide, Denial, DenialSettings, RequestHead};
+use super::Decide;
+use super::question::{Question, Taking};
+use crate::denial::{Denial, DenialSettings, Replies};
+use crate::head::RequestHead;
 
 /// A table that has a limiter for each key.
 pub type KeyTable<R> = Keyed<R, Box<[Line]>, RandomSeed>;
@@ -182,38 +183,15 @@ where
     }
 
     #[inline]
-    fn decide_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Option<Nothing>, Denial> {
-        self.hold_at(now, head, cost).map(|_| None)
-    }
-
-    #[inline]
-    fn decide_by<C: Clock>(
-        &self,
-        clock: &C,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Option<Nothing>, Denial> {
-        let ((key, _), n) = (self.limiter(|| clock.now(), head)?, self.n(cost));
-        self.replies.take(&key, clock, n).map(|_| None)
-    }
-
-    #[inline]
-    fn hold_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<HeldByKey, Denial> {
-        let ((key, hash), n) = (self.limiter(|| now, head)?, self.n(cost));
-        match key.take_at(now, n) {
-            Ok(receipt) => Ok(HeldByKey { hash, n, receipt }),
-            Err(denied) => Err(self.replies.limiter(now, &key, denied, key.retry(denied))),
-        }
+    fn decide<C: Clock>(&self, question: Question<'_, C>) -> Result<Option<HeldByKey>, Denial> {
+        let Question { clock, head, .. } = question;
+        let ((key, hash), n) = (self.limiter(|| clock.now(), head)?, self.n(question.cost));
+        let receipt = self.replies.take(&key, clock, n)?;
+        Ok(match question.taking {
+            // They return by time.
+            Taking::ForGood => None,
+            Taking::Returnable => Some(HeldByKey { hash, n, receipt }),
+        })
     }
 
     fn undo_at(&self, now: Timestamp, held: HeldByKey) {

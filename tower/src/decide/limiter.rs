@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use portcullis_core::{Clock, Lease, Limiter, LimiterExt, Receipt, Replenishing, Timestamp};
 
-use crate::denial::Replies;
-use crate::{Decide, Denial, DenialSettings, RequestHead};
+use super::Decide;
+use super::question::{Question, Taking};
+use crate::denial::{Denial, DenialSettings, Replies};
 
 /// Judges requests by a limiter, which all of them share. Each takes one permit, or
 /// [its cost](Self::by_cost).
@@ -113,13 +114,10 @@ where
     pub(super) const fn n(&self, cost: u32) -> u32 {
         if self.by_cost { cost } else { 1 }
     }
-
-    fn take_at(&self, now: Timestamp, cost: u32) -> Result<Lease<Arc<L>>, Denial> {
-        take_at(now, &self.limiter, self.n(cost), &self.replies)
-    }
 }
 
 /// Takes permits. The pointer to the limiter is cloned for a grant only.
+#[cfg(feature = "queue")]
 pub(super) fn take_at<P>(
     now: Timestamp,
     limiter: &P,
@@ -168,37 +166,12 @@ where
     }
 
     #[inline]
-    fn decide_at(
-        &self,
-        now: Timestamp,
-        _: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Option<Self::Permits>, Denial> {
-        Ok(self.keep(self.take_at(now, cost)?))
-    }
-
-    #[inline]
-    fn decide_by<C: Clock>(
-        &self,
-        clock: &C,
-        _: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Option<Self::Permits>, Denial> {
-        let n = self.n(cost);
-        let receipt = self.replies.take(&*self.limiter, clock, n)?;
+    fn decide<C: Clock>(&self, question: Question<'_, C>) -> Result<Option<Self::Held>, Denial> {
+        let n = self.n(question.cost);
+        let receipt = self.replies.take(&*self.limiter, question.clock, n)?;
         // Without a lease, the pointer is not cloned.
-        Ok(self
-            .keeps
-            .then(|| Lease::from_grant(Arc::clone(&self.limiter), n, receipt)))
-    }
-
-    fn hold_at(
-        &self,
-        now: Timestamp,
-        _: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Self::Held, Denial> {
-        self.take_at(now, cost)
+        let is_kept = self.keeps || question.taking == Taking::Returnable;
+        Ok(is_kept.then(|| Lease::from_grant(Arc::clone(&self.limiter), n, receipt)))
     }
 
     fn undo_at(&self, now: Timestamp, mut held: Self::Held) {

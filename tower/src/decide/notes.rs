@@ -13,17 +13,46 @@ pub struct Notes {
     /// The limits, if the response states them.
     #[cfg(feature = "fields")]
     pub(crate) quotas: Option<Vec<Quota<'static>>>,
+    /// Whether requests are measured.
     #[cfg(feature = "metrics")]
     pub(crate) is_measured: bool,
-    /// Those of the rule that decided.
+    /// The instruments of the rule that decided.
     #[cfg(feature = "metrics")]
     pub(crate) instruments: Option<RuleMetrics>,
-    /// Those of the rule in whose queue the request waits.
+    /// The instruments of the rule in whose queue the request waits.
     #[cfg(all(feature = "metrics", feature = "queue"))]
     pub(crate) in_queue: Option<RuleMetrics>,
 }
 
 impl Notes {
+    /// Notes of limits if the response `states` them, and of instruments if they `measure` it.
+    pub(crate) fn wanted(states: bool, measures: bool) -> Self {
+        let _ = (states, measures);
+        Self {
+            #[cfg(feature = "fields")]
+            quotas: states.then(Vec::new),
+            #[cfg(feature = "metrics")]
+            is_measured: measures,
+            #[cfg(feature = "metrics")]
+            instruments: None,
+            #[cfg(all(feature = "metrics", feature = "queue"))]
+            in_queue: None,
+        }
+    }
+
+    /// Whether anything is to be noted.
+    pub(crate) fn is_wanted(&self) -> bool {
+        #[cfg(feature = "fields")]
+        let states = self.quotas.is_some();
+        #[cfg(not(feature = "fields"))]
+        let (states, _) = (false, self);
+        #[cfg(feature = "metrics")]
+        let measures = self.is_measured;
+        #[cfg(not(feature = "metrics"))]
+        let measures = false;
+        states || measures
+    }
+
     /// Notes a limit and what is left of it, if the response states limits.
     #[cfg(feature = "fields")]
     pub fn state(&mut self, quota: Quota<'static>) {

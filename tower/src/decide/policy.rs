@@ -1,33 +1,36 @@
-//! Requests judged by the rules of a policy.
+//! Requests judged by the rules of a policy, which may be swapped at any time.
+//!
+//! A decision reads the policy once, by its [handle](super::handle), and all of the decision is by
+//! that policy: also its reply, and what a response states.
 
 mod finder;
+mod replies;
 #[cfg(feature = "queue")]
 mod waiting;
-
-pub(crate) use finder::Finder;
-pub use finder::UnknownEndpoint;
 
 use core::fmt;
 use core::ops::Deref;
 use std::sync::Arc;
 
-use portcullis_core::Timestamp;
-#[cfg(any(feature = "fields", feature = "metrics"))]
-use portcullis_policy::Request;
-#[cfg(all(feature = "metrics", feature = "live"))]
-use portcullis_policy::RuleMetrics;
-use portcullis_policy::{Decision, Kind, OwnedDecision, OwnedHold, Policy};
+use portcullis_core::{Clock, Timestamp};
 #[cfg(feature = "live")]
-use portcullis_policy::{LivePolicy, LoadedPolicy, SharedPolicy};
+use portcullis_policy::LivePolicy;
+use portcullis_policy::{Decision, Kind, OwnedDecision, OwnedHold, Policy, Request};
 
+pub(crate) use self::finder::Finder;
+pub use self::finder::UnknownEndpoint;
+use self::replies::RepliesInForce;
+use super::Decide;
+use super::handle::{IntoHandle, PolicyHandle};
+use super::notes::Notes;
+use super::question::{Question, Taking};
 #[cfg(feature = "fields")]
 use super::stated;
-#[cfg(any(feature = "fields", feature = "metrics", feature = "queue"))]
-use crate::Notes;
-use crate::denial::Replies;
-use crate::{Decide, Denial, DenialSettings, RequestHead};
+use crate::denial::{Denial, DenialSettings, Replies};
+use crate::head::RequestHead;
 
-/// Judges requests by a [`Policy`].
+/// Judges requests by a [`Policy`]: one that is fixed, or a `LivePolicy`, which may be swapped at any
+/// time.
 ///
 /// ```
 /// use portcullis_policy::{Key, Policy, Rule};
@@ -38,23 +41,43 @@ use crate::{Decide, Denial, DenialSettings, RequestHead};
 /// # let _ = layer;
 /// # Ok::<(), portcullis_policy::PeriodError>(())
 /// ```
-pub struct ByPolicy {
-    policy: Arc<Policy>,
+pub struct ByPolicy<P = Arc<Policy>> {
+    policy: P,
     kind: Kind,
     /// `None` if the head of a request is all.
     finder: Option<Finder>,
-    replies: Replies,
+    replies: RepliesInForce,
 }
 
-impl ByPolicy {
+/// Judges requests by a [`LivePolicy`], which may change at any time. Needs the feature `live`.
+///
+/// ```
+/// use portcullis_core::Timestamp;
+/// use portcullis_policy::{LivePolicy, Policy, Rule};
+/// use portcullis_tower::{ByLivePolicy, RateLimitLayer};
+///
+/// let rule = |limit: &str| Rule::new("all").limit(limit.parse().unwrap());
+/// let policy = |limit: &str| Policy::new([rule(limit)]).unwrap();
+/// let live = LivePolicy::new(policy("100/s"));
+/// let layer = RateLimitLayer::new(ByLivePolicy::new(live.clone()));
+/// live.replace_at(Timestamp::ZERO, policy("200/s"));
+/// # let _ = layer;
+/// ```
+#[cfg(feature = "live")]
+pub type ByLivePolicy = ByPolicy<LivePolicy>;
+
+impl<P: PolicyHandle> ByPolicy<P> {
     /// Judges by the rules of [`Kind::Request`] of a policy, which may be an `Arc` that others use
-    /// too.
-    pub fn new(policy: impl Into<Arc<Policy>>) -> Self {
+    /// too, or a `LivePolicy`.
+    pub fn new<I>(policy: I) -> Self
+    where
+        I: IntoHandle<Handle = P>,
+    {
         Self {
-            policy: policy.into(),
+            policy: policy.into_handle(),
             kind: Kind::Request,
             finder: None,
-            replies: Replies::default(),
+            replies: RepliesInForce::default(),
         }
     }
 
@@ -131,6 +154,40 @@ impl ByPolicy {
         self
     }
 
+    #[cfg(feature = "bodies")]
+    pub(crate) fn finder(&self) -> Option<&Finder> {
+        self.finder.as_ref()
+    }
+
+    #[cfg(feature = "bodies")]
+    pub(crate) fn policy(&self) -> &P {
+        &self.policy
+    }
+
+    /// The denial of a request by the policy that was read for it.
+    pub(crate) fn denial(
+        &self,
+        now: Timestamp,
+        policy: &P::Loaded<'_>,
+        decision: &Decision<'_>,
+    ) -> Denial {
+        let read = |replies: &Replies| replies.policy(now, decision);
+        self.replies.read::<P, _>(policy, read)
+    }
+
+    /// Notes the instruments of the rule that decided, if requests are measured.
+    fn measure(&self, policy: &P::Loaded<'_>, decision: &Decision<'_>, notes: &mut Notes) {
+        #[cfg(feature = "metrics")]
+        notes.measure(|| {
+            let read = |replies: &Replies| replies.instruments(policy, decision);
+            self.replies.read::<P, _>(policy, read)
+        });
+        #[cfg(not(feature = "metrics"))]
+        let _ = (self, policy, decision, notes);
+    }
+}
+
+impl ByPolicy {
     /// Judges the requests of one endpoint, such as a route: all of them have the property
     /// `endpoint` with this name. So a route chooses its rules by name, wherever its path is.
     ///
@@ -159,390 +216,143 @@ impl ByPolicy {
     }
 }
 
-#[cfg(feature = "bodies")]
-impl ByPolicy {
-    pub(crate) fn finder(&self) -> Option<&Finder> {
-        self.finder.as_ref()
-    }
-
-    pub(crate) fn policy(&self) -> &Arc<Policy> {
-        &self.policy
-    }
-
-    pub(crate) fn denial(&self, now: Timestamp, decision: &Decision<'_>) -> Denial {
-        self.replies.policy(now, decision)
-    }
+/// What a request has taken from the rules of a policy. `P` is a pointer to the policy.
+#[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it is moved once, and a box would be an allocation"
+)]
+pub enum HeldByPolicy<P: Deref<Target = Policy>> {
+    /// Permits that were taken [for good](Taking::ForGood): those of limits at once.
+    Decision(OwnedDecision<P>),
+    /// Permits that may have to be [returned](Taking::Returnable).
+    Hold(OwnedHold<P>),
 }
 
-impl Decide for ByPolicy {
-    type Held = OwnedHold<Arc<Policy>>;
-    type Permits = OwnedDecision<Arc<Policy>>;
+impl<P: PolicyHandle> Decide for ByPolicy<P> {
+    type Held = HeldByPolicy<P::Shared>;
+    type Permits = OwnedDecision<P::Shared>;
 
     fn prepare(&mut self, settings: &DenialSettings) {
-        self.replies = Replies::of_policy(&self.policy, settings);
+        self.replies = RepliesInForce::of::<P>(&self.policy.load(), settings);
     }
 
     #[inline]
-    fn decide_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Option<Self::Permits>, Denial> {
-        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
-            let decision = self.policy.decide_at(now, request);
-            if !decision.is_allowed() {
-                return Err(self.replies.policy(now, &decision));
-            }
-            let keep = |decision: Decision<'_>| decision.into_owned(Arc::clone(&self.policy));
-            Ok(decision.holds_permits().then(|| keep(decision)))
-        })
-    }
-
-    fn hold_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Self::Held, Denial> {
-        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
-            let hold = self.policy.hold_at(now, request);
-            if !hold.is_allowed() {
-                return Err(self.replies.policy(now, &hold));
-            }
-            Ok(hold.into_owned(Arc::clone(&self.policy)))
-        })
-    }
-
-    #[cfg(any(feature = "fields", feature = "metrics"))]
-    fn decide_noting_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-        notes: &mut Notes,
-    ) -> Result<Option<Self::Permits>, Denial> {
-        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
-            let decision = decide_noting(&self.policy, now, self.kind, request, notes);
-            #[cfg(feature = "metrics")]
-            notes.measure(|| self.replies.instruments(&self.policy, &decision));
-            if !decision.is_allowed() {
-                return Err(self.replies.policy(now, &decision));
-            }
-            let keep = |decision: Decision<'_>| decision.into_owned(Arc::clone(&self.policy));
-            Ok(decision.holds_permits().then(|| keep(decision)))
-        })
-    }
-
-    #[cfg(any(feature = "fields", feature = "metrics"))]
-    fn hold_noting_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-        notes: &mut Notes,
-    ) -> Result<Self::Held, Denial> {
-        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
-            let hold = self.policy.hold_at(now, request);
-            notes.present(self.kind, now, &hold);
-            #[cfg(feature = "metrics")]
-            notes.measure(|| self.replies.instruments(&self.policy, &hold));
-            if !hold.is_allowed() {
-                return Err(self.replies.policy(now, &hold));
-            }
-            Ok(hold.into_owned(Arc::clone(&self.policy)))
-        })
+    fn decide<C: Clock>(&self, question: Question<'_, C>) -> Result<Option<Self::Held>, Denial> {
+        let Question {
+            clock,
+            head,
+            cost,
+            taking,
+            mut notes,
+        } = question;
+        let now = clock.now();
+        let policy = &self.policy.load();
+        let own = || P::share(policy);
+        head.with_request(
+            self.kind,
+            self.finder.as_ref(),
+            cost,
+            |request| match taking {
+                Taking::ForGood => {
+                    let decision = told(policy, now, self.kind, request, notes.as_deref_mut());
+                    if let Some(notes) = notes {
+                        self.measure(policy, &decision, notes);
+                    }
+                    if !decision.is_allowed() {
+                        return Err(self.denial(now, policy, &decision));
+                    }
+                    let keep = |decision: Decision<'_>| decision.into_owned(own());
+                    let is_kept = decision.holds_permits();
+                    Ok(is_kept.then(|| HeldByPolicy::Decision(keep(decision))))
+                }
+                Taking::Returnable => {
+                    let hold = policy.hold_at(now, request);
+                    if let Some(notes) = notes {
+                        notes.present(self.kind, now, &hold);
+                        self.measure(policy, &hold, notes);
+                    }
+                    if !hold.is_allowed() {
+                        return Err(self.denial(now, policy, &hold));
+                    }
+                    Ok(Some(HeldByPolicy::Hold(hold.into_owned(own()))))
+                }
+            },
+        )
     }
 
     fn undo_at(&self, now: Timestamp, held: Self::Held) {
-        held.undo_at(now);
+        match held {
+            // Its permits at once return. All others were taken for good.
+            HeldByPolicy::Decision(decision) => drop(decision),
+            HeldByPolicy::Hold(hold) => hold.undo_at(now),
+        }
     }
 
+    #[inline]
     fn settle_at(&self, now: Timestamp, held: Self::Held, actual: u32) -> Option<Self::Permits> {
-        settled(now, held, actual)
+        match held {
+            HeldByPolicy::Decision(decision) => kept(decision),
+            HeldByPolicy::Hold(hold) => kept(match actual {
+                // Returns also what a rule without a hold can take back.
+                0 => hold.undo_and_keep_at(now),
+                _ => hold.settle_and_keep_at(now, actual).0,
+            }),
+        }
     }
 
+    #[inline]
     fn keep(&self, held: Self::Held) -> Option<Self::Permits> {
-        kept(held.into_decision())
+        match held {
+            // It was kept because it holds permits.
+            HeldByPolicy::Decision(decision) => Some(decision),
+            HeldByPolicy::Hold(hold) => kept(hold.into_decision()),
+        }
     }
 }
 
-/// Decides, and notes the limits as this very decision left them.
-#[cfg(any(feature = "fields", feature = "metrics"))]
-fn decide_noting<'p>(
+/// Decides for good. If limits are noted, they are as this very decision left them.
+#[inline]
+fn told<'p>(
     policy: &'p Policy,
     now: Timestamp,
     kind: Kind,
     request: &Request<'_>,
-    notes: &mut Notes,
+    notes: Option<&mut Notes>,
 ) -> Decision<'p> {
     #[cfg(feature = "fields")]
-    if let Some(quotas) = &mut notes.quotas {
+    if let Some(quotas) = notes.and_then(|notes| notes.quotas.as_mut()) {
         let decision = policy.decide_explained_at(now, request);
         stated::explained(kind, &decision, quotas);
         return decision.into_decision();
     }
+    #[cfg(not(feature = "fields"))]
     let _ = (kind, notes);
     policy.decide_at(now, request)
 }
 
-#[cfg(any(feature = "fields", feature = "metrics", feature = "queue"))]
 impl Notes {
-    /// Notes the limits of a decision as they are now.
-    #[cfg_attr(
-        not(feature = "fields"),
-        expect(clippy::unused_self, reason = "no limits are stated")
-    )]
+    /// Notes the limits of a decision as they are now, if the response states them.
     pub(super) fn present(&mut self, kind: Kind, now: Timestamp, decision: &Decision<'_>) {
         #[cfg(feature = "fields")]
         if let Some(quotas) = &mut self.quotas {
             stated::present(kind, now, decision, quotas);
         }
         #[cfg(not(feature = "fields"))]
-        let _ = (kind, now, decision);
+        let _ = (self, kind, now, decision);
     }
 }
 
 /// The decision, if it holds permits.
+#[inline]
 fn kept<P: Deref<Target = Policy>>(decision: OwnedDecision<P>) -> Option<OwnedDecision<P>> {
     let holds = decision.holds_permits();
     holds.then_some(decision)
 }
 
-/// The decision of a hold that is settled, if it holds permits.
-fn settled<P: Deref<Target = Policy>>(
-    now: Timestamp,
-    held: OwnedHold<P>,
-    actual: u32,
-) -> Option<OwnedDecision<P>> {
-    kept(match actual {
-        // Returns also what a rule without a hold can take back.
-        0 => held.undo_and_keep_at(now),
-        _ => held.settle_and_keep_at(now, actual).0,
-    })
-}
-
-impl fmt::Debug for ByPolicy {
+impl<P> fmt::Debug for ByPolicy<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ByPolicy")
-            .field("kind", &self.kind)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Judges requests by a [`LivePolicy`], which may change at any time. Needs the feature `live`.
-///
-/// ```
-/// use portcullis_core::Timestamp;
-/// use portcullis_policy::{LivePolicy, Policy, Rule};
-/// use portcullis_tower::{ByLivePolicy, RateLimitLayer};
-///
-/// let rule = |limit: &str| Rule::new("all").limit(limit.parse().unwrap());
-/// let policy = |limit: &str| Policy::new([rule(limit)]).unwrap();
-/// let live = LivePolicy::new(policy("100/s"));
-/// let layer = RateLimitLayer::new(ByLivePolicy::new(live.clone()));
-/// live.replace_at(Timestamp::ZERO, policy("200/s"));
-/// # let _ = layer;
-/// ```
-#[cfg(feature = "live")]
-pub struct ByLivePolicy {
-    live: LivePolicy,
-    kind: Kind,
-    /// `None` if the head of a request is all.
-    finder: Option<Finder>,
-    settings: DenialSettings,
-    /// Those of the policy of this generation. The first denial after a change makes new ones.
-    replies: arc_swap::ArcSwap<(u64, Replies)>,
-}
-
-#[cfg(feature = "live")]
-impl ByLivePolicy {
-    /// Judges by the rules of [`Kind::Request`] of the policy in force.
-    pub fn new(live: LivePolicy) -> Self {
-        Self {
-            live,
-            kind: Kind::Request,
-            finder: None,
-            settings: DenialSettings::new(),
-            replies: arc_swap::ArcSwap::from_pointee((0, Replies::default())),
-        }
-    }
-
-    /// Judges by the rules of another kind: as [`ByPolicy::kind`].
-    #[must_use]
-    pub fn kind(mut self, kind: Kind) -> Self {
-        self.kind = kind;
-        self
-    }
-
-    /// Sets how the properties of a request are found: as [`ByPolicy::properties`].
-    #[must_use]
-    pub fn properties(
-        mut self,
-        find: impl for<'r> Fn(&RequestHead<'r>, &str) -> Option<&'r str> + Send + Sync + 'static,
-    ) -> Self {
-        self.finder.get_or_insert_default().property = Some(Arc::new(find));
-        self
-    }
-
-    /// Sets how the service tier of a client is found: as [`ByPolicy::tier`].
-    #[must_use]
-    pub fn tier(
-        mut self,
-        find: impl for<'r> Fn(&RequestHead<'r>) -> &'r str + Send + Sync + 'static,
-    ) -> Self {
-        self.finder.get_or_insert_default().tier = Some(Arc::new(find));
-        self
-    }
-
-    #[cfg(feature = "bodies")]
-    pub(crate) fn finder(&self) -> Option<&Finder> {
-        self.finder.as_ref()
-    }
-
-    #[cfg(feature = "bodies")]
-    pub(crate) fn live(&self) -> &LivePolicy {
-        &self.live
-    }
-
-    pub(crate) fn denial(
-        &self,
-        now: Timestamp,
-        policy: &LoadedPolicy,
-        decision: &Decision<'_>,
-    ) -> Denial {
-        self.replied(policy, |replies| replies.policy(now, decision))
-    }
-
-    /// The instruments of the rule that decided.
-    #[cfg(feature = "metrics")]
-    fn instruments(&self, policy: &LoadedPolicy, decision: &Decision<'_>) -> Option<RuleMetrics> {
-        self.replied(policy, |replies| replies.instruments(policy, decision))
-    }
-
-    /// Reads the replies of the policy in force.
-    fn replied<T>(&self, policy: &LoadedPolicy, read: impl FnOnce(&Replies) -> T) -> T {
-        let replies = self.replies.load();
-        if replies.0 == policy.generation() {
-            return read(&replies.1);
-        }
-        let replies = Arc::new((
-            policy.generation(),
-            Replies::of_policy(policy, &self.settings),
-        ));
-        let result = read(&replies.1);
-        self.replies.store(replies);
-        result
-    }
-}
-
-#[cfg(feature = "live")]
-impl Decide for ByLivePolicy {
-    type Held = OwnedHold<SharedPolicy>;
-    type Permits = OwnedDecision<SharedPolicy>;
-
-    fn prepare(&mut self, settings: &DenialSettings) {
-        self.settings = settings.clone();
-        let policy = self.live.load();
-        let replies = Replies::of_policy(&policy, settings);
-        let generation = policy.generation();
-        self.replies.store(Arc::new((generation, replies)));
-    }
-
-    #[inline]
-    fn decide_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Option<Self::Permits>, Denial> {
-        let policy = self.live.load();
-        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
-            let decision = policy.decide_at(now, request);
-            if !decision.is_allowed() {
-                return Err(self.denial(now, &policy, &decision));
-            }
-            let keep = |decision: Decision<'_>| decision.into_owned(policy.share());
-            Ok(decision.holds_permits().then(|| keep(decision)))
-        })
-    }
-
-    fn hold_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Self::Held, Denial> {
-        let policy = self.live.load();
-        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
-            let hold = policy.hold_at(now, request);
-            if !hold.is_allowed() {
-                return Err(self.denial(now, &policy, &hold));
-            }
-            Ok(hold.into_owned(policy.share()))
-        })
-    }
-
-    #[cfg(any(feature = "fields", feature = "metrics"))]
-    fn decide_noting_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-        notes: &mut Notes,
-    ) -> Result<Option<Self::Permits>, Denial> {
-        let policy = self.live.load();
-        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
-            let decision = decide_noting(&policy, now, self.kind, request, notes);
-            #[cfg(feature = "metrics")]
-            notes.measure(|| self.instruments(&policy, &decision));
-            if !decision.is_allowed() {
-                return Err(self.denial(now, &policy, &decision));
-            }
-            let keep = |decision: Decision<'_>| decision.into_owned(policy.share());
-            Ok(decision.holds_permits().then(|| keep(decision)))
-        })
-    }
-
-    #[cfg(any(feature = "fields", feature = "metrics"))]
-    fn hold_noting_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-        notes: &mut Notes,
-    ) -> Result<Self::Held, Denial> {
-        let policy = self.live.load();
-        head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
-            let hold = policy.hold_at(now, request);
-            notes.present(self.kind, now, &hold);
-            #[cfg(feature = "metrics")]
-            notes.measure(|| self.instruments(&policy, &hold));
-            if !hold.is_allowed() {
-                return Err(self.denial(now, &policy, &hold));
-            }
-            Ok(hold.into_owned(policy.share()))
-        })
-    }
-
-    fn undo_at(&self, now: Timestamp, held: Self::Held) {
-        held.undo_at(now);
-    }
-
-    fn settle_at(&self, now: Timestamp, held: Self::Held, actual: u32) -> Option<Self::Permits> {
-        settled(now, held, actual)
-    }
-
-    fn keep(&self, held: Self::Held) -> Option<Self::Permits> {
-        kept(held.into_decision())
-    }
-}
-
-#[cfg(feature = "live")]
-impl fmt::Debug for ByLivePolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ByLivePolicy")
-            .field("live", &self.live)
             .field("kind", &self.kind)
             .finish_non_exhaustive()
     }

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use portcullis_async::{
     Acquire, DeadlineClock, Hook, KeyedQueue, Queue, QueueClock, QueueKey, RawLock, Rejected,
 };
-use portcullis_core::{Lease, Limiter, QueueKeys, QueueLimiter, Retry, Timestamp};
+use portcullis_core::{Clock, Lease, Limiter, QueueKeys, QueueLimiter, Retry, Timestamp};
 
-use super::limiter::{settle_at, take_at};
-use crate::denial::Replies;
+use super::Decide;
+use super::limiter::{ByLimiter, settle_at, take_at};
+use super::question::Question;
+use crate::denial::{Denial, DenialSettings, Replies};
+use crate::head::RequestHead;
 use crate::waiting::{Asked, DecideOrWait, Turned};
-use crate::{ByLimiter, Decide, Denial, DenialSettings, RequestHead};
 
 /// Takes permits, or begins a wait for them, which ends at the time that `wait` receives.
 fn take_or_wait<P, W>(
@@ -176,25 +178,11 @@ where
         self.replies = Replies::of_limiter(settings, self.name.as_deref());
     }
 
-    fn decide_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Option<Self::Permits>, Denial> {
-        let limiter = self.limiter(|| now, head)?;
-        take_at(now, &limiter, self.n(cost), &self.replies).map(Some)
-    }
-
-    fn hold_at(
-        &self,
-        now: Timestamp,
-        head: &RequestHead<'_>,
-        cost: u32,
-    ) -> Result<Self::Held, Denial> {
-        let limiter = self.limiter(|| now, head)?;
-        let lease = take_at(now, &limiter, self.n(cost), &self.replies)?;
-        Ok((limiter, lease))
+    fn decide<N: Clock>(&self, question: Question<'_, N>) -> Result<Option<Self::Held>, Denial> {
+        let now = question.clock.now();
+        let limiter = self.limiter(|| now, question.head)?;
+        let lease = take_at(now, &limiter, self.n(question.cost), &self.replies)?;
+        Ok(Some((limiter, lease)))
     }
 
     fn undo_at(&self, now: Timestamp, (_, mut lease): Self::Held) {

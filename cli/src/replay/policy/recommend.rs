@@ -24,8 +24,8 @@ use std::path::PathBuf;
 
 use portcullis_policy::{Kind, Limit, Policy, Rule, RuleCounts};
 
+use super::super::args::ReplayArgs;
 use super::{KINDS, Trial, is_file};
-use crate::args::ReplayArgs;
 use crate::failure::Failure;
 use crate::replay::{Pass, input};
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use portcullis_policy::{Kind, Limit, Rule, RuleCounts};
 use serde::Serialize;
 
+use super::super::args::ReplayArgs;
 use super::{Input, Series, chart, json, shown};
-use crate::args::ReplayArgs;
 use crate::replay::Pass;
 use crate::replay::policy::recommend::{Counts, Recommended, Share};
 use crate::replay::policy::waiting::Waiting;

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use super::values::{Piece, pieces, time_span};
 use super::{OcelotReader, get};
 use crate::document::{Span, Table, Value};
+use crate::key::Key;
+use crate::limit::{Algorithm, Limit};
 use crate::rule::Values;
-use crate::{Algorithm, Key, Limit, OnMissing, Rule};
+use crate::rule::{OnMissing, Rule};
 
 /// The longest name of a header, and the longest prefix of keys, in bytes. Each rule has a copy of
 /// those that are global.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portcullis_policy::{Fields, Policy};
 
-use crate::RequestHead;
+use crate::head::RequestHead;
 
 type Property = dyn for<'r> Fn(&RequestHead<'r>, &str) -> Option<&'r str> + Send + Sync;
 type Tier = dyn for<'r> Fn(&RequestHead<'r>) -> &'r str + Send + Sync;
