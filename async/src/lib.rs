@@ -69,24 +69,26 @@ mod waiting;
 #[cfg(all(feature = "channel", not(portcullis_loom)))]
 pub use adapters::channel;
 #[cfg(all(feature = "stream", not(portcullis_loom)))]
-pub use adapters::{
-    LeasedStream, LimitSinkExt, LimitStreamExt, LimitedSink, LimitedStream, SinkError,
-};
+pub use adapters::extensions::{LimitSinkExt, LimitStreamExt};
 #[cfg(all(any(feature = "futures-io", feature = "tokio"), not(portcullis_loom)))]
-pub use adapters::{LimitedRead, LimitedWrite};
+pub use adapters::io::{LimitedRead, LimitedWrite};
 #[cfg(all(any(feature = "channel", feature = "stream"), not(portcullis_loom)))]
-pub use adapters::{PerItem, Refused, Weight};
+pub use adapters::refused::Refused;
+#[cfg(all(feature = "stream", not(portcullis_loom)))]
+pub use adapters::sink::{LimitedSink, SinkError};
+#[cfg(all(feature = "stream", not(portcullis_loom)))]
+pub use adapters::stream::{LeasedStream, LimitedStream};
+#[cfg(all(any(feature = "channel", feature = "stream"), not(portcullis_loom)))]
+pub use adapters::weight::{PerItem, Weight};
 pub use driving::drive::Drive;
-pub use driving::queue_clock::{DeadlineClock, NoTimer, QueueClock};
 #[cfg(feature = "async-io")]
-pub use driving::timer::AsyncIoTimer;
+pub use driving::timer::async_io::AsyncIoTimer;
 #[cfg(feature = "embassy-time")]
-pub use driving::timer::EmbassyTimer;
+pub use driving::timer::embassy::EmbassyTimer;
 #[cfg(all(feature = "std", not(portcullis_loom)))]
-pub use driving::timer::ThreadTimer;
+pub use driving::timer::thread::ThreadTimer;
 #[cfg(feature = "tokio")]
-pub use driving::timer::TokioTimer;
-pub use driving::timer::{ReentrantTimer, Timer};
+pub use driving::timer::tokio::TokioTimer;
 #[cfg(feature = "critical-section")]
 pub use lock::InterruptLock;
 pub use lock::RawLock;
@@ -94,13 +96,16 @@ pub use lock::RawLock;
 pub use lock::ThreadLock;
 pub use queues::acquire::Acquire;
 pub use queues::drained::Drained;
-pub use queues::hook::{Hook, Outcome, Waited};
 pub use queues::keyed_queue::{KeyedQueue, QueueKey, QueueKeyLimiter};
 pub use queues::limiter_view::LimiterView;
-pub use queues::options::{Order, Oversized};
 pub use queues::queue::{DefaultLock, Queue};
-pub use queues::rejected::Rejected;
-pub use waiting::wait_queue::{Next, QueueCounts};
+pub use waiting::hook::{Hook, Outcome, Waited};
+pub use waiting::options::{Order, Oversized};
+pub use waiting::queue_clock::{DeadlineClock, NoTimer, QueueClock};
+pub use waiting::rejected::Rejected;
+pub use waiting::timer::{ReentrantTimer, Timer};
+pub use waiting::wait_queue::counts::QueueCounts;
+pub use waiting::wait_queue::driver::Next;
 
 /// Compiles the examples of the README and of the guides as documentation tests.
 #[cfg(all(

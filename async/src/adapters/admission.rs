@@ -6,7 +6,7 @@ use portcullis_core::Lease;
 
 use super::leases::nothing;
 use crate::queues::acquire::{Acquire, Anchored};
-use crate::queues::rejected::Rejected;
+use crate::waiting::rejected::Rejected;
 
 pin_project! {
     /// A wait for the permits of the next item or piece, polled from within another future.

@@ -1,6 +1,6 @@
 use core::fmt;
 
-use crate::queues::rejected::Rejected;
+use crate::waiting::rejected::Rejected;
 
 /// An item that was rejected by a queue of permits, and the reason.
 ///

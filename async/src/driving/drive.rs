@@ -12,15 +12,17 @@ use std::sync::{Arc, Weak};
 #[cfg(feature = "std")]
 use std::task::Wake;
 
-use crate::driving::queue_clock::Wakes;
 use crate::finally::Finally;
 use crate::waiting::drivers::DriverSlot;
 use crate::waiting::panics::Panic;
+use crate::waiting::queue_clock::Wakes;
 use crate::waiting::queue_config::{Key, QueueConfig};
+use crate::waiting::rejected::Rejected;
+use crate::waiting::timer::Timer;
 use crate::waiting::wait_list::{State, Waiter};
-use crate::waiting::wait_queue::{Caller, Grant, Next, Place, WaitQueue};
+use crate::waiting::wait_queue::driver::{Caller, Next, Place};
+use crate::waiting::wait_queue::{Grant, WaitQueue};
 use crate::waiting::wake_batch::WakeBatch;
-use crate::{Rejected, Timer};
 
 impl<Q: QueueConfig> WaitQueue<Q> {
     /// Drives the queue for a waiter that has been chosen to. Returns what has become of it by

@@ -10,12 +10,12 @@ use core::time::Duration;
 use portcullis_core::{Clock, Clocked, Denied, Lease, Limiter, Timestamp};
 use stable_deref_trait::StableDeref;
 
-use crate::driving::queue_clock::Wakes;
 use crate::finally::Finally;
+use crate::waiting::queue_clock::{DeadlineClock, Wakes};
 use crate::waiting::queue_config::{Key, QueueConfig, QueueTypes};
+use crate::waiting::rejected::Rejected;
 use crate::waiting::wait_list::{Request, State, Waiter, WaiterSlot};
 use crate::waiting::wait_queue::{Grant, WaitQueue};
-use crate::{DeadlineClock, Rejected};
 
 /// The owner of a wait queue, or the queue of one of its keys. Sealed.
 ///

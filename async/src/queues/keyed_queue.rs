@@ -13,21 +13,22 @@ use portcullis_core::{
 };
 use stable_deref_trait::StableDeref;
 
-#[cfg(all(feature = "std", not(portcullis_loom)))]
-use crate::Rejected;
 use crate::lock::RawLock;
 #[cfg(all(feature = "std", not(portcullis_loom)))]
 use crate::lock::ThreadLock;
-use crate::queues::acquire::{Anchored, HasWaitQueue, Queued, try_acquire};
+use crate::queues::acquire::{Acquire, Anchored, HasWaitQueue, Queued, try_acquire};
 use crate::queues::common::common;
 use crate::queues::drained::Drained;
-use crate::queues::hook::Hook;
-use crate::queues::options::{Options, Order};
 use crate::queues::queue::DefaultLock;
 use crate::sync::const_unless_loom;
+use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::{LimiterSource, PerKey};
-use crate::waiting::wait_queue::{WaitQueue, earliest, explained};
-use crate::{Acquire, DeadlineClock, QueueClock};
+use crate::waiting::options::{Options, Order};
+use crate::waiting::queue_clock::{DeadlineClock, QueueClock};
+#[cfg(all(feature = "std", not(portcullis_loom)))]
+use crate::waiting::rejected::Rejected;
+use crate::waiting::wait_queue::WaitQueue;
+use crate::waiting::wait_queue::admit::{earliest, explained};
 
 /// A table of limiters by key, with a queue for each key. Requests for one key do not delay those
 /// for another.

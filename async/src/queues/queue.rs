@@ -13,15 +13,17 @@ use portcullis_core::{
 use crate::lock::RawLock;
 #[cfg(all(feature = "std", not(portcullis_loom)))]
 use crate::lock::ThreadLock;
-use crate::queues::acquire::{HasWaitQueue, Queued, try_acquire};
+use crate::queues::acquire::{Acquire, HasWaitQueue, Queued, try_acquire};
 use crate::queues::common::common;
-use crate::queues::hook::Hook;
+use crate::queues::drained::Drained;
 use crate::queues::limiter_view::LimiterView;
-use crate::queues::options::{Options, Order};
 use crate::sync::const_unless_loom;
+use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::Single;
-use crate::waiting::wait_queue::{WaitQueue, earliest, explained};
-use crate::{Acquire, DeadlineClock, Drained, QueueClock};
+use crate::waiting::options::{Options, Order};
+use crate::waiting::queue_clock::{DeadlineClock, QueueClock};
+use crate::waiting::wait_queue::WaitQueue;
+use crate::waiting::wait_queue::admit::{earliest, explained};
 
 /// A limiter with a queue of requests that wait for its permits.
 ///

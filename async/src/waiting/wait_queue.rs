@@ -37,9 +37,9 @@
 //!   earlier one, or has been woken. See [`Drivers`].
 #![allow(unsafe_code)]
 
-mod admit;
-mod counts;
-mod driver;
+pub(crate) mod admit;
+pub(crate) mod counts;
+pub(crate) mod driver;
 mod serve;
 mod taken;
 mod waits;
@@ -55,21 +55,18 @@ use portcullis_core::{
     Timestamp, Waiting,
 };
 
-pub(crate) use self::admit::{earliest, explained};
-pub use self::counts::QueueCounts;
-pub use self::driver::Next;
-pub(crate) use self::driver::{Caller, Place};
+use self::counts::QueueCounts;
 use self::taken::Taken;
 use crate::finally::Finally;
 use crate::forks::Noted;
 use crate::lock::mutex::Mutex;
-use crate::queues::hook::Hook;
-use crate::queues::options::Options;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, fence};
 use crate::sync::const_unless_loom;
 use crate::waiting::drivers::{Drivers, Member, Told};
+use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::options::Options;
 use crate::waiting::panics::{Panic, quietly, unless_unwinding};
 use crate::waiting::pending_releases::PendingReleases;
 use crate::waiting::queue_config::{Key, QueueConfig, QueueTypes};

@@ -8,7 +8,8 @@ use futures_core::stream::{FusedStream, Stream};
 use pin_project_lite::pin_project;
 use portcullis_core::Lease;
 
-use super::{Permits, Shared, TryRecvError};
+use super::error::TryRecvError;
+use super::{Permits, Shared};
 use crate::adapters::leases::item;
 use crate::finally::Finally;
 use crate::queues::acquire::{Acquire, Anchored};

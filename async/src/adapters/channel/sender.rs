@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use portcullis_core::{Denied, Lease, Limiter};
 
-use super::{Permits, SendError, Shared, TrySendError};
+use super::error::{SendError, TrySendError};
+use super::{Permits, Shared};
 use crate::adapters::leases::{Unspent, nothing};
 use crate::adapters::refused::Refused;
 use crate::adapters::weight::{PerItem, Weight};

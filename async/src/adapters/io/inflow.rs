@@ -10,7 +10,7 @@ use super::Piece;
 use crate::adapters::admission::Admission;
 use crate::finally::Finally;
 use crate::queues::acquire::Anchored;
-use crate::queues::rejected::Rejected;
+use crate::waiting::rejected::Rejected;
 
 pin_project! {
     /// Bytes that have been read, and take their permits before they are handed out.

@@ -8,7 +8,7 @@ use super::Piece;
 use crate::adapters::admission::Admission;
 use crate::adapters::leases::Unspent;
 use crate::queues::acquire::Anchored;
-use crate::queues::rejected::Rejected;
+use crate::waiting::rejected::Rejected;
 
 pin_project! {
     /// Bytes that take their permits before they are written.

@@ -9,7 +9,7 @@ use std::time::Instant;
 use async_io::Timer as Sleep;
 use portcullis_core::{Clock, Interval, MonotonicClock, Timestamp};
 
-use super::{ReentrantTimer, Timer};
+use crate::waiting::timer::{ReentrantTimer, Timer};
 
 /// A timer of the crate `async-io`, for smol and other executors based on it. It works beside any
 /// executor, because `async-io` has a thread of its own. Needs the feature `async-io`.

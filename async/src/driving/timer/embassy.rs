@@ -3,7 +3,7 @@ use core::task::{Poll, Waker};
 use embassy_time_driver::{TICK_HZ, now, schedule_wake};
 use portcullis_core::{Clock, Timestamp};
 
-use super::Timer;
+use crate::waiting::timer::Timer;
 
 /// The time of Embassy: the clock and the alarms of the `embassy-time` driver that is linked into
 /// the program. The origin is that of the driver, usually the start of the machine. Needs the

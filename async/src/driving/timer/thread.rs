@@ -13,9 +13,9 @@ use std::vec::Vec;
 
 use portcullis_core::{Clock, Interval, MonotonicClock, Timestamp};
 
-use super::{ReentrantTimer, Timer};
 use crate::forks;
 use crate::waiting::panics::quietly;
+use crate::waiting::timer::{ReentrantTimer, Timer};
 
 /// A timer that needs only `std`: a sleeping thread, which all such timers of the process share.
 /// The thread starts with the first alarm and never ends. Needs the feature `std`.

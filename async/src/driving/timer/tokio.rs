@@ -10,8 +10,9 @@ use tokio::runtime::{self, Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{ReentrantTimer, ThreadTimer, Timer};
+use crate::driving::timer::thread::ThreadTimer;
 use crate::waiting::panics::quietly;
+use crate::waiting::timer::{ReentrantTimer, Timer};
 
 /// A timer of tokio. Its clock is [`tokio::time::Instant`], which tests can pause and advance, so
 /// each request reads it. Needs the feature `tokio`.

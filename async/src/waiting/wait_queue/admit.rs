@@ -9,14 +9,14 @@ use portcullis_core::{Clock, Denied, Detail, Limiter, Receipt, Retry, Timestamp}
 use super::serve::take;
 use super::taken::Taken;
 use super::{Lists, WaitQueue};
-use crate::Rejected;
-use crate::driving::queue_clock::Wakes;
-use crate::queues::hook::Hook;
-use crate::queues::options::{Options, Order, Oversized};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::fence;
+use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::{LimiterSource, attempt};
+use crate::waiting::options::{Options, Order, Oversized};
+use crate::waiting::queue_clock::Wakes;
 use crate::waiting::queue_config::{Key, QueueConfig};
+use crate::waiting::rejected::Rejected;
 use crate::waiting::wait_list::{End, NextTry, Request, State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 

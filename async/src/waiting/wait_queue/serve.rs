@@ -9,10 +9,10 @@ use core::time::Duration;
 use portcullis_core::{Clock, Denied, Limiter, Receipt, Receipts, Retry, Timestamp};
 
 use super::{DRAINED, Grant, Lists, TIME, WaitQueue};
-use crate::queues::options::{Order, Oversized};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::sync::atomic::fence;
 use crate::waiting::limiter_source::{LimiterSource, attempt};
+use crate::waiting::options::{Order, Oversized};
 use crate::waiting::pending_releases::PendingReleases;
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::wait_list::{Event, NextTry, Removed, Request, Shard, State, Waiter};

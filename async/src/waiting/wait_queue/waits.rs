@@ -11,14 +11,14 @@ use super::admit::{Step, earliest, exceeds};
 use super::serve::take;
 use super::taken::Taken;
 use super::{DRAINED, Grant, WaitQueue};
-use crate::Rejected;
-use crate::driving::queue_clock::Wakes;
 use crate::finally::Finally;
-use crate::queues::hook::{Hook, Outcome, Waited};
-use crate::queues::options::Order;
+use crate::waiting::hook::{Hook, Outcome, Waited};
 use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::options::Order;
 use crate::waiting::panics::unless_unwinding;
+use crate::waiting::queue_clock::Wakes;
 use crate::waiting::queue_config::{Key, QueueConfig};
+use crate::waiting::rejected::Rejected;
 use crate::waiting::wait_list::{End, Locked, Request, State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 

@@ -2,7 +2,7 @@ use core::task::{Poll, Waker};
 
 use portcullis_core::{Clock, Interval, Timeless, Timestamp};
 
-use crate::Timer;
+use crate::waiting::timer::Timer;
 
 /// A clock that a queue can be built with. Its type determines what wakes the tasks that wait.
 ///

@@ -15,15 +15,17 @@ use std::thread::{self, Thread};
 use portcullis_core::{Clock, Lease, QueueLimiter, Timestamp};
 
 use crate::lock::RawLock;
-use crate::queues::acquire::{Anchored, HasWaitQueue, Queued};
-use crate::queues::hook::Hook;
+use crate::queues::acquire::{Acquire, Anchored, HasWaitQueue, Queued};
 use crate::queues::queue::Queue;
 use crate::waiting::drivers::DriverSlot;
+use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::queue_clock::{DeadlineClock, QueueClock};
 use crate::waiting::queue_config::{Key, QueueConfig};
-use crate::waiting::wait_queue::{Caller, Next, Place, WaitQueue};
+use crate::waiting::rejected::Rejected;
+use crate::waiting::wait_queue::WaitQueue;
+use crate::waiting::wait_queue::driver::{Caller, Next, Place};
 use crate::waiting::wake_batch::WakeBatch;
-use crate::{Acquire, DeadlineClock, QueueClock, Rejected};
 
 /// A state of `Sleeper::word`: the thread is awake.
 const AWAKE: u32 = 0;
