@@ -39,7 +39,7 @@ impl<P: Anchored + Clone> Admission<P> {
             .as_pin_ref()
             .is_none_or(|wait| wait.is_over())
         {
-            this.wait.set(Some(Acquire::new(this.queue.clone(), n, n)));
+            this.wait.set(Some(Acquire::new(this.queue.clone(), n)));
         }
         let wait = this
             .wait
@@ -54,7 +54,7 @@ impl<P: Anchored + Clone> Admission<P> {
     /// Takes `n` permits immediately, if no other request waits.
     #[cfg(any(feature = "futures-io", feature = "tokio"))]
     pub(crate) fn take_now(&self, n: u32) -> Option<Lease<P>> {
-        let (queue, (permits, receipt)) = Acquire::new(self.queue.clone(), n, n).take_now()?;
+        let (queue, (permits, receipt)) = Acquire::new(self.queue.clone(), n).take_now()?;
         Some(Lease::from_grant(queue, permits, receipt))
     }
 

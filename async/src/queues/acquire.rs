@@ -84,7 +84,7 @@ pub(crate) fn try_acquire<P: Deref<Target: Queued>>(queue: P, n: u32) -> Result<
 ///
 /// let queue = Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 9));
 /// // The future owns a pointer to the queue, and later the lease does.
-/// let lease = futures_executor::block_on(Acquire::new(Arc::clone(&queue), 2, 2))?;
+/// let lease = futures_executor::block_on(Acquire::new(Arc::clone(&queue), 2))?;
 /// std::thread::spawn(move || drop(lease)).join().unwrap();
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
@@ -102,31 +102,49 @@ unsafe impl<P: Anchored + Send> Send for Acquire<P> where Key<ConfigOf<P>>: Send
 unsafe impl<P: Anchored + Sync> Sync for Acquire<P> {}
 
 impl<P: Anchored> Acquire<P> {
-    /// Creates a future that waits for at least `min` permits and takes up to `max`. If `max` is
-    /// less than `min`, it counts as `min`. See
-    /// [`Queue::acquire_between`](crate::Queue::acquire_between).
+    /// Creates a future that waits for `n` permits, as [`Queue::acquire`](crate::Queue::acquire)
+    /// does, and owns `queue`: any pointer to a queue.
     ///
     /// ```
     /// # use portcullis_async::{Acquire, Queue};
-    /// # use portcullis_core::{Concurrency, ManualClock};
-    /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
-    /// assert_eq!(
-    ///     futures_executor::block_on(Acquire::new(&queue, 1, 5))?.permits(),
-    ///     2
-    /// );
+    /// # use portcullis_core::{Concurrency, Timeless};
+    /// # use std::rc::Rc;
+    /// let queue = Rc::new(Queue::new(Concurrency::new(2), Timeless, 9));
+    /// let lease = futures_executor::block_on(Acquire::new(Rc::clone(&queue), 2))?;
+    /// assert_eq!(lease.permits(), 2);
     /// # Ok::<(), portcullis_async::Rejected>(())
     /// ```
     #[inline]
-    pub fn new(queue: P, min: u32, max: u32) -> Self {
+    pub fn new(queue: P, n: u32) -> Self {
         let request = Request {
-            min,
-            max: max.max(min),
+            min: n,
+            max: n,
             deadline: Timestamp::MAX,
         };
         Self {
             queue: Some(queue),
             wait: WaiterSlot::new(request),
         }
+    }
+
+    /// Takes up to `max` permits: as many as are available when the request is granted, and at
+    /// least the number that it waits for. The queue counts the request as that number. If `max` is
+    /// less, it has no effect.
+    ///
+    /// ```
+    /// # use portcullis_async::Queue;
+    /// # use portcullis_core::{Concurrency, Timeless};
+    /// # futures_executor::block_on(async {
+    /// let queue = Queue::new(Concurrency::new(5), Timeless, 9);
+    /// let some = queue.acquire(1).up_to(100).await?;
+    /// assert_eq!(some.permits(), 5);
+    /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
+    /// ```
+    pub const fn up_to(mut self, max: u32) -> Self {
+        // The future can still be moved, so the waiter is in no list.
+        let request = self.wait.request_mut();
+        request.max = if max > request.min { max } else { request.min };
+        self
     }
 
     /// Sets a deadline, by the queue's clock. Permits that become available at that instant are

@@ -20,7 +20,7 @@ use crate::queues::queue::Queue;
 use crate::waiting::drivers::DriverSlot;
 use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::LimiterSource;
-use crate::waiting::queue_clock::{DeadlineClock, QueueClock};
+use crate::waiting::queue_clock::QueueClock;
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::rejected::Rejected;
 use crate::waiting::wait_queue::WaitQueue;
@@ -142,7 +142,7 @@ impl<P: Anchored> Acquire<P> {
     ///     9,
     /// ));
     /// for _ in 0..3 {
-    ///     let lease = Acquire::new(Arc::clone(&queue), 1, 1).block()?;
+    ///     let lease = Acquire::new(Arc::clone(&queue), 1).block()?;
     ///     assert_eq!(lease.permits(), 1);
     /// }
     /// # Ok::<(), portcullis_async::Rejected>(())
@@ -274,60 +274,6 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     #[inline]
     pub fn blocking_acquire(&self, n: u32) -> Result<Lease<&Self>, Rejected> {
-        Acquire::new(self, n, n).block()
-    }
-
-    /// Takes `n` permits, and blocks the thread for at most `timeout` by the queue's clock. Needs
-    /// a [`DeadlineClock`] and the feature `std`.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire), and [`Rejected::Deadline`] after `timeout`, or immediately if
-    /// the deadline cannot be met.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_async::{Queue, Rejected, ThreadTimer};
-    /// # use portcullis_core::Concurrency;
-    /// let queue = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9);
-    /// let _held = queue.blocking_acquire(1)?;
-    /// let second = queue.blocking_acquire_for(1, Duration::from_millis(5));
-    /// assert!(matches!(second, Err(Rejected::Deadline { permits: 1, .. })));
-    /// # Ok::<(), Rejected>(())
-    /// ```
-    pub fn blocking_acquire_for(&self, n: u32, timeout: Duration) -> Result<Lease<&Self>, Rejected>
-    where
-        C: DeadlineClock,
-    {
-        self.acquire_for(n, timeout).block()
-    }
-
-    /// Takes `n` permits, and blocks the thread until `deadline` at the latest, by the queue's
-    /// clock. [`Timestamp::MAX`] means no deadline. Needs a [`DeadlineClock`] and
-    /// the feature `std`.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire), and [`Rejected::Deadline`] at the deadline, or immediately if
-    /// it cannot be met.
-    ///
-    /// ```
-    /// # use portcullis_async::{Queue, Rejected, ThreadTimer};
-    /// # use portcullis_core::{Clock, Concurrency, Timestamp};
-    /// let queue = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9);
-    /// let _held = queue.blocking_acquire(1)?;
-    /// let second = queue.blocking_acquire_until(1, queue.clock().now());
-    /// assert!(matches!(second, Err(Rejected::Deadline { .. })));
-    /// # Ok::<(), Rejected>(())
-    /// ```
-    pub fn blocking_acquire_until(
-        &self,
-        n: u32,
-        deadline: Timestamp,
-    ) -> Result<Lease<&Self>, Rejected>
-    where
-        C: DeadlineClock,
-    {
-        self.acquire_until(n, deadline).block()
+        Acquire::new(self, n).block()
     }
 }

@@ -2,7 +2,6 @@ use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;
 use core::ops::Deref;
-use core::time::Duration;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
@@ -24,7 +23,7 @@ use crate::sync::const_unless_loom;
 use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::{LimiterSource, PerKey};
 use crate::waiting::options::{Options, Order};
-use crate::waiting::queue_clock::{DeadlineClock, QueueClock};
+use crate::waiting::queue_clock::QueueClock;
 #[cfg(all(feature = "std", not(portcullis_loom)))]
 use crate::waiting::rejected::Rejected;
 use crate::waiting::wait_queue::WaitQueue;
@@ -170,73 +169,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// # Ok::<(), portcullis_async::Rejected>(())
     /// ```
     pub fn acquire<K: Hash + ?Sized>(&self, key: &K, n: u32) -> Acquire<QueueKey<&Self>> {
-        Acquire::new(self.key(key), n, n)
-    }
-
-    /// Waits for `n` permits of `key` until `deadline` at the latest; see
-    /// [`Queue::acquire_until`](crate::Queue::acquire_until). Needs a [`DeadlineClock`].
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
-    ///
-    /// ```
-    /// # use portcullis_async::{KeyedQueue, Rejected};
-    /// # use portcullis_core::{Keyed, ManualClock, Rate, Timestamp, TokenBucket};
-    /// let table = Keyed::for_keys(TokenBucket::new(Rate::per_second(10), 1), 1_000);
-    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
-    /// futures_executor::block_on(async {
-    ///     let _permit = queue.acquire("alice", 1).await?;
-    ///     // The next permit is due after 100 ms.
-    ///     let late = queue.acquire_until("alice", 1, Timestamp::from_millis(50)).await;
-    ///     assert!(matches!(late, Err(Rejected::Deadline { .. })));
-    ///     Ok::<(), Rejected>(())
-    /// })?;
-    /// # Ok::<(), Rejected>(())
-    /// ```
-    pub fn acquire_until<K: Hash + ?Sized>(
-        &self,
-        key: &K,
-        n: u32,
-        deadline: Timestamp,
-    ) -> Acquire<QueueKey<&Self>>
-    where
-        C: DeadlineClock,
-    {
-        self.key(key).acquire_until(n, deadline)
-    }
-
-    /// Waits for `n` permits of `key` for at most `timeout`, from now on, by the queue's clock; see
-    /// [`Queue::acquire_for`](crate::Queue::acquire_for). Needs a [`DeadlineClock`].
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_async::{KeyedQueue, Rejected, ThreadTimer};
-    /// # use portcullis_core::{Concurrency, Keyed};
-    /// let table = Keyed::for_keys(Concurrency::new(1), 1_000);
-    /// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10);
-    /// futures_executor::block_on(async {
-    ///     let _held = queue.acquire("alice", 1).await?;
-    ///     let late = queue.acquire_for("alice", 1, Duration::from_millis(5)).await;
-    ///     assert!(matches!(late, Err(Rejected::Deadline { .. })));
-    ///     Ok::<(), Rejected>(())
-    /// })?;
-    /// # Ok::<(), Rejected>(())
-    /// ```
-    pub fn acquire_for<K: Hash + ?Sized>(
-        &self,
-        key: &K,
-        n: u32,
-        timeout: Duration,
-    ) -> Acquire<QueueKey<&Self>>
-    where
-        C: DeadlineClock,
-    {
-        self.key(key).acquire_for(n, timeout)
+        Acquire::new(self.key(key), n)
     }
 
     /// Waits until each key of the table has been seen with no permits
@@ -278,7 +211,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
-    /// let some = futures_executor::block_on(Acquire::new(queue.key("alice"), 1, 5))?;
+    /// let some = futures_executor::block_on(Acquire::new(queue.key("alice"), 1).up_to(5))?;
     /// assert_eq!(some.permits(), 2);
     /// # Ok::<(), portcullis_async::Rejected>(())
     /// ```
@@ -620,85 +553,7 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     /// # Ok::<(), portcullis_async::Rejected>(())
     /// ```
     pub fn acquire(self, n: u32) -> Acquire<Self> {
-        Acquire::new(self, n, n)
-    }
-
-    /// Waits for at least `min` permits, and takes up to `max`; see
-    /// [`Queue::acquire_between`](crate::Queue::acquire_between).
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`](crate::Rejected), as for `Queue::acquire`.
-    ///
-    /// ```
-    /// # use portcullis_async::KeyedQueue;
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timeless};
-    /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
-    /// let queue = KeyedQueue::new(table, Timeless, 10);
-    /// let some = futures_executor::block_on(queue.key("alice").acquire_between(1, 5))?;
-    /// assert_eq!(some.permits(), 2);
-    /// # Ok::<(), portcullis_async::Rejected>(())
-    /// ```
-    pub fn acquire_between(self, min: u32, max: u32) -> Acquire<Self> {
-        Acquire::new(self, min, max)
-    }
-
-    /// Waits for `n` permits until `deadline` at the latest; see
-    /// [`Queue::acquire_until`](crate::Queue::acquire_until).
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
-    ///
-    /// ```
-    /// # use portcullis_async::{KeyedQueue, Rejected};
-    /// # use portcullis_core::{Keyed, Line, ManualClock, Rate, Seed, Timestamp, TokenBucketRules};
-    /// # let rules = TokenBucketRules::new(Rate::per_second(10), 1);
-    /// # let table = Keyed::new(rules, Line::for_keys(1_000), Seed::new());
-    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
-    /// let alice = queue.key("alice");
-    /// futures_executor::block_on(alice.acquire(1))?;
-    /// let late = alice.acquire_until(1, Timestamp::from_millis(50));
-    /// assert!(matches!(
-    ///     futures_executor::block_on(late),
-    ///     Err(Rejected::Deadline { .. })
-    /// ));
-    /// # Ok::<(), Rejected>(())
-    /// ```
-    pub fn acquire_until(self, n: u32, deadline: Timestamp) -> Acquire<Self>
-    where
-        P::Clock: DeadlineClock,
-    {
-        Acquire::new(self, n, n).until(deadline)
-    }
-
-    /// Waits for `n` permits for at most `timeout`, from now on, by the queue's clock.
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_async::{KeyedQueue, Rejected, ThreadTimer};
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
-    /// # let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
-    /// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10);
-    /// let alice = queue.key("alice");
-    /// let held = futures_executor::block_on(alice.acquire(1))?;
-    /// let second = alice.acquire_for(1, Duration::from_millis(5));
-    /// assert!(matches!(
-    ///     futures_executor::block_on(second),
-    ///     Err(Rejected::Deadline { .. })
-    /// ));
-    /// # drop(held);
-    /// # Ok::<(), Rejected>(())
-    /// ```
-    pub fn acquire_for(self, n: u32, timeout: Duration) -> Acquire<Self>
-    where
-        P::Clock: DeadlineClock,
-    {
-        Acquire::new(self, n, n).within(timeout)
+        Acquire::new(self, n)
     }
 
     /// Returns the permits that the limiter of the key has now.
@@ -738,61 +593,6 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     /// ```
     pub fn blocking_acquire(self, n: u32) -> Result<Lease<Self>, Rejected> {
         self.acquire(n).block()
-    }
-
-    /// Takes `n` permits, and blocks the thread for at most `timeout` by the queue's clock.
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_async::{KeyedQueue, Rejected, ThreadTimer};
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
-    /// # let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
-    /// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10);
-    /// let alice = queue.key("alice");
-    /// let held = alice.blocking_acquire(1)?;
-    /// let second = alice.blocking_acquire_for(1, Duration::from_millis(5));
-    /// assert!(matches!(second, Err(Rejected::Deadline { .. })));
-    /// # drop(held);
-    /// # Ok::<(), Rejected>(())
-    /// ```
-    pub fn blocking_acquire_for(self, n: u32, timeout: Duration) -> Result<Lease<Self>, Rejected>
-    where
-        P::Clock: DeadlineClock,
-    {
-        self.acquire_for(n, timeout).block()
-    }
-
-    /// Takes `n` permits, and blocks the thread until `deadline` at the latest.
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
-    ///
-    /// ```
-    /// # use portcullis_async::{KeyedQueue, Rejected, ThreadTimer};
-    /// # use portcullis_core::{Clock, ConcurrencyRules, Keyed, Line, Seed};
-    /// # let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
-    /// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10);
-    /// let alice = queue.key("alice");
-    /// let held = alice.blocking_acquire(1)?;
-    /// let second = alice.blocking_acquire_until(1, queue.clock().now());
-    /// assert!(matches!(second, Err(Rejected::Deadline { .. })));
-    /// # drop(held);
-    /// # Ok::<(), Rejected>(())
-    /// ```
-    pub fn blocking_acquire_until(
-        self,
-        n: u32,
-        deadline: Timestamp,
-    ) -> Result<Lease<Self>, Rejected>
-    where
-        P::Clock: DeadlineClock,
-    {
-        self.acquire_until(n, deadline).block()
     }
 }
 

@@ -1,6 +1,5 @@
 use core::fmt;
 use core::ops::Deref;
-use core::time::Duration;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ use crate::sync::const_unless_loom;
 use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::Single;
 use crate::waiting::options::{Options, Order};
-use crate::waiting::queue_clock::{DeadlineClock, QueueClock};
+use crate::waiting::queue_clock::QueueClock;
 use crate::waiting::wait_queue::WaitQueue;
 use crate::waiting::wait_queue::admit::{earliest, explained};
 
@@ -359,13 +358,19 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// does not yield to the executor. Dropping the future cancels the request, and no permits are
     /// taken.
     ///
+    /// The methods of the future say how it waits: [`until`](Acquire::until) a deadline,
+    /// [`within`](Acquire::within) a timeout, for [`up_to`](Acquire::up_to) as many permits as are
+    /// available; [`block`](Acquire::block) blocks the thread.
+    ///
     /// # Errors
     ///
     /// [`Rejected`](crate::Rejected):
     ///
     /// - immediately, if the queue is full or closed, or if `n` is more than the limiter can ever
     ///   grant;
-    /// - later, if the request is evicted, the queue is closed, or the limit is lowered below `n`.
+    /// - later, if the request is evicted, the queue is closed, or the limit is lowered below `n`;
+    /// - at its deadline, if it has one, or as soon as the queue can tell that the deadline cannot
+    ///   be met.
     ///
     /// The table in the documentation of [`Queue`] says what to do about each.
     ///
@@ -380,101 +385,14 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     #[inline]
     pub fn acquire(&self, n: u32) -> Acquire<&Self> {
-        Acquire::new(self, n, n)
-    }
-
-    /// Waits for at least `min` permits, and takes up to `max` of those that are then available. If
-    /// `max` is less than `min`, it counts as `min`. The request counts as `min` permits in the
-    /// queue.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire) with `n = min`.
-    ///
-    /// ```
-    /// # use portcullis_async::Queue;
-    /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # futures_executor::block_on(async {
-    /// let queue = Queue::new(Concurrency::new(5), ManualClock::new(), 9);
-    /// let some = queue.acquire_between(1, 100).await?;
-    /// assert_eq!(some.permits(), 5);
-    /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
-    /// ```
-    pub fn acquire_between(&self, min: u32, max: u32) -> Acquire<&Self> {
-        Acquire::new(self, min, max)
-    }
-
-    /// Waits for `n` permits until `deadline` at the latest, by the queue's clock. See
-    /// [`Acquire::until`]. Needs a [`DeadlineClock`].
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire), and [`Rejected::Deadline`](crate::Rejected::Deadline) at the
-    /// deadline, or immediately if the queue can tell that it cannot be met. It cannot tell when
-    /// leases will be released.
-    ///
-    /// ```
-    /// # use portcullis_async::{Queue, Rejected};
-    /// # use portcullis_core::{ManualClock, Rate, Retry, Timestamp, TokenBucket};
-    /// # futures_executor::block_on(async {
-    /// let queue = Queue::new(
-    ///     TokenBucket::new(Rate::per_second(10), 1),
-    ///     ManualClock::new(),
-    ///     9,
-    /// );
-    /// let _permit = queue.acquire(1).await?;
-    /// // The next permit becomes available after 100 ms.
-    /// let late = queue
-    ///     .acquire_until(1, Timestamp::from_millis(50))
-    ///     .await
-    ///     .unwrap_err();
-    /// assert_eq!(
-    ///     late,
-    ///     Rejected::Deadline {
-    ///         permits: 1,
-    ///         retry: Retry::At(Timestamp::from_millis(100))
-    ///     }
-    /// );
-    /// # Ok::<(), Rejected>(()) }).unwrap();
-    /// ```
-    pub fn acquire_until(&self, n: u32, deadline: Timestamp) -> Acquire<&Self>
-    where
-        C: DeadlineClock,
-    {
-        Acquire::new(self, n, n).until(deadline)
-    }
-
-    /// Waits for `n` permits for at most `timeout`, by the queue's clock. The time runs from this
-    /// call, not from the first poll. See [`Acquire::within`]. Needs a [`DeadlineClock`].
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire_until`](Self::acquire_until).
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_async::{Queue, Rejected, ThreadTimer};
-    /// # use portcullis_core::Concurrency;
-    /// # futures_executor::block_on(async {
-    /// let queue = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9);
-    /// let held = queue.acquire(1).await?;
-    /// let second = queue.acquire_for(1, Duration::from_millis(5)).await;
-    /// assert!(matches!(second, Err(Rejected::Deadline { permits: 1, .. })));
-    /// # drop(held);
-    /// # Ok::<(), Rejected>(()) }).unwrap();
-    /// ```
-    pub fn acquire_for(&self, n: u32, timeout: Duration) -> Acquire<&Self>
-    where
-        C: DeadlineClock,
-    {
-        self.acquire(n).within(timeout)
+        Acquire::new(self, n)
     }
 
     /// Waits for `n` permits, with a future and a lease that own the queue: for a task that is
     /// spawned. For a queue in a `static`, [`acquire`](Self::acquire) does the same. Other pointers
     /// are accepted by [`Acquire::new`]. Needs the feature `std`.
     ///
-    /// For a timeout, add [`within`](Acquire::within): `queue.acquire_owned(1).within(timeout)`.
+    /// With a timeout: `queue.acquire_owned(1).within(timeout)`.
     ///
     /// # Errors
     ///
@@ -492,7 +410,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     #[cfg(feature = "std")]
     pub fn acquire_owned(self: &Arc<Self>, n: u32) -> Acquire<Arc<Self>> {
-        Acquire::new(Arc::clone(self), n, n)
+        Acquire::new(Arc::clone(self), n)
     }
 
     /// Releases the permits of a lease without granting them to the waiters. The next call on the

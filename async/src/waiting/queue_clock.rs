@@ -62,14 +62,15 @@ pub trait Wakes: Clock {
 /// A clock of a queue by which time passes, so that a deadline can be reached: every
 /// [`QueueClock`] except [`Timeless`]. Sealed.
 ///
-/// A request with a deadline or a timeout needs such a clock:
+/// A request with a deadline or a timeout ([`Acquire::until`](crate::Acquire::until),
+/// [`Acquire::within`](crate::Acquire::within)) needs such a clock:
 ///
 /// ```compile_fail,E0277
 /// # use core::time::Duration;
 /// # use portcullis_async::Queue;
 /// # use portcullis_core::{Concurrency, Timeless};
 /// let queue = Queue::new(Concurrency::new(1), Timeless, 9);
-/// let wait = queue.acquire_for(1, Duration::from_millis(50));
+/// let wait = queue.acquire(1).within(Duration::from_millis(50));
 /// ```
 ///
 /// ```
@@ -77,11 +78,11 @@ pub trait Wakes: Clock {
 /// # use portcullis_async::{DeadlineClock, Queue, ThreadTimer};
 /// # use portcullis_core::{Concurrency, Lease};
 /// let queue = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9);
-/// let wait = queue.acquire_for(1, Duration::from_millis(50));
+/// let wait = queue.acquire(1).within(Duration::from_millis(50));
 ///
 /// // A function for queues with any such clock names it as a bound.
 /// async fn soon<C: DeadlineClock>(queue: &Queue<Concurrency, C>) -> bool {
-///     queue.acquire_for(1, Duration::from_millis(50)).await.is_ok()
+///     queue.acquire(1).within(Duration::from_millis(50)).await.is_ok()
 /// }
 /// # _ = (wait, soon(&queue));
 /// ```

@@ -257,7 +257,7 @@ impl<T, P: Anchored> Stream for Receiver<T, P> {
                 received => return Poll::Ready(received.ok().map(item)),
             }
             if this.arrival.is_none() {
-                let arrival = Acquire::new(Arc::clone(&shared.arrived), 0, 0);
+                let arrival = Acquire::new(Arc::clone(&shared.arrived), 0);
                 this.arrival.set(Some(arrival));
             }
             if let Some(arrival) = this.arrival.as_mut().as_pin_mut() {

@@ -223,7 +223,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
 
     /// Waits for `n` permits, or until the channel closes.
     async fn permits(&self, n: u32) -> Result<Unspent<P>, SendError<()>> {
-        let mut wait = pin!(Acquire::new(self.queue.clone(), n, n));
+        let mut wait = pin!(Acquire::new(self.queue.clone(), n));
         let mut end = pin!(self.writers.shared.end.acquire(1));
         poll_fn(|context| {
             if let Poll::Ready(outcome) = wait.as_mut().poll(context) {
