@@ -1,11 +1,11 @@
 //! Waits for the permits of any Portcullis limiter: without `std`, without allocation, on any
 //! executor.
 //!
-//! A [`Queue`] owns a limiter. [`Queue::acquire`] returns a future that waits for permits; the
-//! future itself stores the waiter. [`Queue::blocking_acquire`] blocks a thread. Futures and
-//! threads wait in the same queue, which serves the oldest or the newest request first and limits
-//! both the queued permits and the number of waiters. A request that cannot be granted fails with a
-//! [`Rejected`]; it does not panic.
+//! A [`Queue`] owns a limiter. [`Queue::acquire`](Queue#method.acquire) returns a future that waits
+//! for permits; the future itself stores the waiter. [`Queue::blocking_acquire`] blocks a thread.
+//! Futures and threads wait in the same queue, which serves the oldest or the newest request first
+//! and limits both the queued permits and the number of waiters. A request that cannot be granted
+//! fails with a [`Rejected`]; it does not panic.
 //!
 //! A release grants permits to the waiters. It never waits for another thread or for a context that
 //! it has pre-empted. Permits that replenish by time are granted by one of these drivers:
@@ -17,8 +17,8 @@
 //! - a thread that is blocked in the queue;
 //! - a caller of [`Queue::advance`].
 //!
-//! [`Queue::new`] takes a limiter, a clock and the room for waiting requests. Methods named
-//! `with_...` set options, and accept every value: [`with_order`](Queue::with_order),
+//! [`Queue::new`](Queue#method.new) takes a limiter, a clock and the room for waiting requests.
+//! Methods named `with_...` set options, and accept every value: [`with_order`](Queue::with_order),
 //! [`with_max_waiters`](Queue::with_max_waiters) and others.
 //!
 //! A [`KeyedQueue`] does the same for a table of limiters, with a separate wait list for each key.
@@ -29,7 +29,7 @@
 //! |---|---|
 //! | wait | [`Queue`], [`Acquire`], [`Rejected`], [`Drained`] |
 //! | wait by key | [`KeyedQueue`], [`QueueKey`], [`QueueKeyLimiter`] |
-//! | set options | [`Order`], [`Oversized`] |
+//! | set options, count, drive and close a queue of either kind | [`LimiterQueue`], [`Order`], [`Oversized`] |
 //! | wake waits at their time | [`ThreadTimer`], [`TokioTimer`], [`AsyncIoTimer`], `EmbassyTimer`; [`NoTimer`], [`Next`]; [`Drive`]; [`Timer`], [`ReentrantTimer`], [`QueueClock`] and [`DeadlineClock`] for your own |
 //! | observe a queue | [`QueueCounts`], [`Hook`], [`Waited`], [`Outcome`], [`LimiterView`] |
 //! | choose a lock | [`DefaultLock`], [`ThreadLock`], `InterruptLock`; [`RawLock`] for your own |
@@ -91,14 +91,15 @@ pub use driving::timer::thread::ThreadTimer;
 pub use driving::timer::tokio::TokioTimer;
 #[cfg(feature = "critical-section")]
 pub use lock::InterruptLock;
-pub use lock::RawLock;
 #[cfg(all(feature = "std", not(portcullis_loom)))]
 pub use lock::ThreadLock;
+pub use lock::{DefaultLock, RawLock};
 pub use queues::acquire::Acquire;
 pub use queues::drained::Drained;
 pub use queues::keyed_queue::{KeyedQueue, QueueKey, QueueKeyLimiter};
+pub use queues::limiter_queue::LimiterQueue;
 pub use queues::limiter_view::LimiterView;
-pub use queues::queue::{DefaultLock, Queue};
+pub use queues::queue::Queue;
 pub use waiting::hook::{Hook, Outcome, Waited};
 pub use waiting::options::{Order, Oversized};
 pub use waiting::queue_clock::{DeadlineClock, NoTimer, QueueClock};

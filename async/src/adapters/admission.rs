@@ -1,3 +1,8 @@
+//! The wait of an adapter: the permits of its next item or piece, polled from its own `poll`.
+//!
+//! State: no wait, or one future that waits. A wait that is pending goes on whatever the next call
+//! requests, so an adapter is not asked twice for one item.
+
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 

@@ -1,3 +1,5 @@
+//! Methods of streams and sinks that wrap them in an adapter.
+
 use futures_core::Stream;
 use futures_sink::Sink;
 

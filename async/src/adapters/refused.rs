@@ -1,3 +1,5 @@
+//! An item that a queue of permits rejected.
+
 use core::fmt;
 
 use crate::waiting::rejected::Rejected;

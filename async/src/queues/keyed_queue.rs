@@ -1,3 +1,9 @@
+//! A table of limiters by key, with a queue for each key; and the pointer to the queue of one key.
+//!
+//! The wait lists are those of one wait queue: a list for each key that has waiters, in one of
+//! several shards. `is_waited_for` says so of a shard, not of a key. So where a shard has waiters,
+//! a take looks into the lists under the lock, and does not wait for that lock.
+
 use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;
@@ -12,13 +18,11 @@ use portcullis_core::{
 };
 use stable_deref_trait::StableDeref;
 
-use crate::lock::RawLock;
 #[cfg(all(feature = "std", not(portcullis_loom)))]
 use crate::lock::ThreadLock;
-use crate::queues::acquire::{Acquire, Anchored, HasWaitQueue, Queued, try_acquire};
-use crate::queues::common::common;
-use crate::queues::drained::Drained;
-use crate::queues::queue::DefaultLock;
+use crate::lock::{DefaultLock, RawLock};
+use crate::queues::acquire::{Acquire, Anchored, Queued, try_acquire};
+use crate::queues::limiter_queue::LimiterQueue;
 use crate::sync::const_unless_loom;
 use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::{LimiterSource, PerKey};
@@ -26,8 +30,8 @@ use crate::waiting::options::{Options, Order};
 use crate::waiting::queue_clock::QueueClock;
 #[cfg(all(feature = "std", not(portcullis_loom)))]
 use crate::waiting::rejected::Rejected;
-use crate::waiting::wait_queue::WaitQueue;
 use crate::waiting::wait_queue::admit::{earliest, explained};
+use crate::waiting::wait_queue::{HasWaitQueue, WaitQueue};
 
 /// A table of limiters by key, with a queue for each key. Requests for one key do not delay those
 /// for another.
@@ -35,9 +39,10 @@ use crate::waiting::wait_queue::admit::{earliest, explained};
 /// Each key behaves like a [`Queue`](crate::Queue); all keys share the options. A key uses no
 /// memory until a request waits for it, and then only the memory of the futures that wait.
 ///
-/// **Bound.** The table's. At most [`max_permits`](Self::new) permits are queued for each key, by
-/// at most [`max_waiters`](Self::with_max_waiters) waiters of all keys together (default: 4,096).
-/// If the newest request is served first, a new request evicts only requests for the same key.
+/// **Bound.** The table's. At most [`max_permits`](KeyedQueue#method.new) permits are queued for
+/// each key, by at most [`max_waiters`](Self::with_max_waiters) waiters of all keys together
+/// (default: 4,096). If the newest request is served first, a new request evicts only requests for
+/// the same key.
 ///
 /// **Table full.** A key that finds no free slot ([`Denied::Crowded`]) waits like any other. The
 /// limiter is asked again after the table's staleness. While the limiter of a waiting key denies,
@@ -63,9 +68,7 @@ use crate::waiting::wait_queue::admit::{earliest, explained};
 /// })?;
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
-pub struct KeyedQueue<T: QueueKeys, C, R = DefaultLock, H = ()> {
-    pub(crate) wait_queue: WaitQueue<(PerKey<T>, C, R, H)>,
-}
+pub type KeyedQueue<T, C, R = DefaultLock, H = ()> = LimiterQueue<PerKey<T>, C, R, H>;
 
 /// The default for the number of waiters of all keys together.
 const WAITERS: u32 = 4_096;
@@ -75,7 +78,7 @@ impl<T: QueueKeys, C: QueueClock> KeyedQueue<T, C> {
     /// Creates a queue for each key of `table`. Each holds up to `max_permits` permits; with 0, no
     /// request waits. A request for 0 permits counts as 1. `clock` supplies the timestamps. The
     /// order is [oldest first](Order::OldestFirst). Needs the feature `std`; without it, see
-    /// [`with_lock`](Self::with_lock).
+    /// [`with_lock`](KeyedQueue#method.with_lock).
     ///
     /// Whatever `max_permits` is, at most 4,096 requests of all keys together can wait, so that
     /// requests for many keys cannot fill the memory. [`with_max_waiters`](Self::with_max_waiters)
@@ -110,8 +113,8 @@ impl<T: QueueKeys, C: QueueClock> KeyedQueue<T, C> {
 
 impl<T: QueueKeys, C: QueueClock, R: RawLock> KeyedQueue<T, C, R> {
     const_unless_loom! {
-        /// Creates a queue for each key like [`new`](KeyedQueue::new), with a lock of your choice;
-        /// see [`Queue::with_lock`](crate::Queue::with_lock).
+        /// Creates a queue for each key like [`new`](KeyedQueue#method.new), with a lock of your
+        /// choice; see [`Queue::with_lock`](crate::Queue#method.with_lock).
         ///
         /// ```
         /// # use portcullis_async::{DefaultLock, KeyedQueue};
@@ -130,30 +133,10 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock> KeyedQueue<T, C, R> {
             }
         }
     }
-
-    /// Calls `hook` when a wait is over; see [`Queue::with_hook`](crate::Queue::with_hook).
-    ///
-    /// ```
-    /// # use portcullis_async::{KeyedQueue, Waited};
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
-    /// # let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
-    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
-    /// let queue = queue.with_hook(|waited: &Waited| {
-    ///     println!("{:?} after {:?}", waited.outcome, waited.time);
-    /// });
-    /// # _ = queue;
-    /// ```
-    pub fn with_hook<H: Hook>(self, hook: H) -> KeyedQueue<T, C, R, H> {
-        KeyedQueue {
-            wait_queue: self.wait_queue.with_hook(hook),
-        }
-    }
 }
 
-common!(KeyedQueue<T: QueueKeys>, PerKey<T>);
-
 impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
-    /// Waits for `n` permits of `key`; see [`Queue::acquire`](crate::Queue::acquire).
+    /// Waits for `n` permits of `key`; see [`Queue::acquire`](crate::Queue#method.acquire).
     ///
     /// # Errors
     ///
@@ -170,38 +153,6 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// ```
     pub fn acquire<K: Hash + ?Sized>(&self, key: &K, n: u32) -> Acquire<QueueKey<&Self>> {
         Acquire::new(self.key(key), n)
-    }
-
-    /// Waits until each key of the table has been seen with no permits
-    /// [held](portcullis_core::QueueLimiter::held). Then all leases that were held when the future
-    /// was first polled have been released. Ready immediately if the permits of the keys return
-    /// by time.
-    ///
-    /// For a graceful shutdown, call [`close`](Self::close) first. Otherwise new permits may have
-    /// been taken by the time the future is ready.
-    ///
-    /// # Cost
-    ///
-    /// A release while such a future waits looks at slots of the table, up to the first one whose
-    /// permits are held, with the queue locked. All releases together look at each slot at most
-    /// twice once the queue is closed.
-    ///
-    /// ```
-    /// # use portcullis_async::KeyedQueue;
-    /// # use portcullis_core::{Concurrency, Keyed, ManualClock};
-    /// # futures_executor::block_on(async {
-    /// let table = Keyed::for_keys(Concurrency::new(2), 1_000);
-    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
-    /// let lease = queue.acquire("alice", 1).await?;
-    /// queue.close();
-    /// std::thread::scope(|scope| {
-    ///     scope.spawn(|| drop(lease));
-    /// });
-    /// queue.drained().await;
-    /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
-    /// ```
-    pub fn drained(&self) -> Drained<&Self> {
-        Drained::new(self)
     }
 
     /// Returns the queue of `key`: a pointer for [`Acquire::new`], and a [`Limiter`].
@@ -242,8 +193,8 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     ///
     /// # Errors
     ///
-    /// As for [`Queue::try_acquire`](crate::Queue::try_acquire). The call is also denied if another
-    /// key of the same shard has waiters and another caller holds the lock at that moment.
+    /// As for [`Queue::try_acquire`](crate::Queue#method.try_acquire). The call is also denied if
+    /// another key of the same shard has waiters and another caller holds the lock at that moment.
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
@@ -264,7 +215,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     }
 
     /// Changes the limits by their own methods, and then grants what has become available; see
-    /// [`Queue::change`](crate::Queue::change).
+    /// [`Queue::change`](crate::Queue#method.change).
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
@@ -494,11 +445,12 @@ impl<P: ToKeyedQueue> QueueKey<P> {
 /// Requests for the permits of the key. Each takes the pointer; a `QueueKey` that borrows the queue
 /// can be copied.
 impl<P: ToKeyedQueue> QueueKey<P> {
-    /// Takes `n` permits without waiting; see [`KeyedQueue::try_acquire`].
+    /// Takes `n` permits without waiting; see
+    /// [`KeyedQueue::try_acquire`](KeyedQueue#method.try_acquire).
     ///
     /// # Errors
     ///
-    /// As [`KeyedQueue::try_acquire`].
+    /// As [`KeyedQueue::try_acquire`](KeyedQueue#method.try_acquire).
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
@@ -537,7 +489,7 @@ impl<P: ToKeyedQueue> QueueKey<P> {
         Lease::try_acquire_explained_at(self, now, n)
     }
 
-    /// Waits for `n` permits; see [`Queue::acquire`](crate::Queue::acquire).
+    /// Waits for `n` permits; see [`Queue::acquire`](crate::Queue#method.acquire).
     ///
     /// # Errors
     ///
@@ -615,18 +567,6 @@ unsafe impl<P: ToKeyedQueue> HasWaitQueue for QueueKeyLimiter<P> {
 impl<P: ToKeyedQueue> Queued for QueueKeyLimiter<P> {
     fn key(&self) -> Address {
         self.address
-    }
-}
-
-#[allow(unsafe_code, reason = "a promise alone")]
-// SAFETY: a queue owns its wait queue.
-unsafe impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> HasWaitQueue
-    for KeyedQueue<T, C, R, H>
-{
-    type Config = (PerKey<T>, C, R, H);
-
-    fn wait_queue(&self) -> &WaitQueue<Self::Config> {
-        &self.wait_queue
     }
 }
 

@@ -1,3 +1,9 @@
+//! A limiter with a queue of the requests that wait for its permits.
+//!
+//! The wait queue has the state. This file has the requests for a single limiter, and the queue as
+//! a limiter: it takes only if no request is ahead, and what it releases or refunds goes to the
+//! waiters.
+
 use core::fmt;
 use core::ops::Deref;
 #[cfg(feature = "std")]
@@ -9,12 +15,11 @@ use portcullis_core::{
     Refund, Retry, Timestamp, Waiting,
 };
 
-use crate::lock::RawLock;
 #[cfg(all(feature = "std", not(portcullis_loom)))]
 use crate::lock::ThreadLock;
-use crate::queues::acquire::{Acquire, HasWaitQueue, Queued, try_acquire};
-use crate::queues::common::common;
-use crate::queues::drained::Drained;
+use crate::lock::{DefaultLock, RawLock};
+use crate::queues::acquire::{Acquire, Queued, try_acquire};
+use crate::queues::limiter_queue::LimiterQueue;
 use crate::queues::limiter_view::LimiterView;
 use crate::sync::const_unless_loom;
 use crate::waiting::hook::Hook;
@@ -32,23 +37,23 @@ use crate::waiting::wait_queue::admit::{earliest, explained};
 /// limiter return by time: see [`QueueLimiter`]. A queue is itself a [`Limiter`]: its leases are
 /// ordinary leases, and it can be wrapped or be part of a composition.
 ///
-/// [`acquire`](Self::acquire) returns a future that waits for permits:
+/// [`acquire`](Queue#method.acquire) returns a future that waits for permits:
 ///
 /// - If the permits are free and no request waits ahead, they are granted immediately, without
 ///   entering the wait list.
 /// - Otherwise the request waits in the queue. Requests are granted in order: a large request at
 ///   the head makes smaller ones behind it wait.
 /// - If the queue has no room for the request, the request fails immediately with
-///   [`Rejected`](crate::Rejected), which says when to retry. In
-///   [newest-first order](Order::NewestFirst) the oldest requests are evicted instead, to make
-///   room.
+///   [`Rejected`](crate::Rejected), which says when to retry. In [newest-first
+///   order](Order::NewestFirst) the oldest requests are evicted instead, to make room.
 /// - Dropping the future cancels the request.
 ///
-/// **Bound.** The limiter's own. The requests that wait ask for at most [`max_permits`](Self::new)
-/// permits in total, and there are at most [`max_waiters`](Self::with_max_waiters) of them. If the
-/// timer is late, the queue dates a grant back to when it was due, by up to the
-/// [slack](Self::with_slack): 10 ms by default. The limiter's bound holds exactly for these dates.
-/// In real time, a span of time `t` may admit what the bound allows for `t` plus the slack.
+/// **Bound.** The limiter's own. The requests that wait ask for at most
+/// [`max_permits`](Queue#method.new) permits in total, and there are at most
+/// [`max_waiters`](Self::with_max_waiters) of them. If the timer is late, the queue dates a grant
+/// back to when it was due, by up to the [slack](Self::with_slack): 10 ms by default. The limiter's
+/// bound holds exactly for these dates. In real time, a span of time `t` may admit what the bound
+/// allows for `t` plus the slack.
 ///
 /// **Errors.** A request can fail with:
 ///
@@ -66,8 +71,8 @@ use crate::waiting::wait_queue::admit::{earliest, explained};
 /// With a [`Timer`](crate::Timer) as its clock, the queue needs no other driver: one of the waiting
 /// tasks drives it. When the wait of that task ends or is dropped, another waiting task takes over.
 /// If the driving task is woken and not polled, the other waiters may wait until it is polled: for
-/// example, if a program keeps the future in a loop around `select!` and does other work.
-/// These drivers depend on no waiting task:
+/// example, if a program keeps the future in a loop around `select!` and does other work. These
+/// drivers depend on no waiting task:
 ///
 /// - the queue itself, if it was created by [`shared`](Self::shared), or after
 ///   [`attend`](Self::attend) or [`attend_shared`](Self::attend_shared);
@@ -109,8 +114,8 @@ use crate::waiting::wait_queue::admit::{earliest, explained};
 ///
 /// A limit on concurrency ignores time, so its queue needs no real clock. Use
 /// [`Timeless`](portcullis_core::Timeless), whose time never advances. With it, requests with a
-/// deadline or a timeout do not compile: they need a
-/// [`DeadlineClock`](crate::DeadlineClock), such as a timer.
+/// deadline or a timeout do not compile: they need a [`DeadlineClock`](crate::DeadlineClock), such
+/// as a timer.
 ///
 /// ```
 /// use portcullis_async::Queue;
@@ -175,23 +180,14 @@ use crate::waiting::wait_queue::admit::{earliest, explained};
 /// })?;
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
-pub struct Queue<L: QueueLimiter, C, R = DefaultLock, H = ()> {
-    pub(crate) wait_queue: WaitQueue<(Single<L>, C, R, H)>,
-}
-
-/// The lock of a [`Queue`] by default: [`ThreadLock`].
-#[cfg(all(feature = "std", not(portcullis_loom)))]
-pub type DefaultLock = ThreadLock;
-/// Not a lock: without `std`, a queue is created by [`Queue::with_lock`].
-#[cfg(not(all(feature = "std", not(portcullis_loom))))]
-pub type DefaultLock = ();
+pub type Queue<L, C, R = DefaultLock, H = ()> = LimiterQueue<Single<L>, C, R, H>;
 
 #[cfg(all(feature = "std", not(portcullis_loom)))]
 impl<L: QueueLimiter, C: QueueClock> Queue<L, C> {
     /// Creates a queue around `limiter`. It holds requests for up to `max_permits` permits; with 0,
     /// no request waits. A request for 0 permits counts as 1. `clock` supplies the timestamps. The
     /// order is [oldest first](Order::OldestFirst), and the lock a [`ThreadLock`]. Needs the
-    /// feature `std`; without it, see [`with_lock`](Self::with_lock).
+    /// feature `std`; without it, see [`with_lock`](Queue#method.with_lock).
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -209,7 +205,7 @@ impl<L: QueueLimiter, C: QueueClock> Queue<L, C> {
 
 impl<L: QueueLimiter, C: QueueClock, R: RawLock> Queue<L, C, R> {
     const_unless_loom! {
-        /// Creates a queue like [`new`](Queue::new), with a lock of your choice. See
+        /// Creates a queue like [`new`](Queue#method.new), with a lock of your choice. See
         /// [`RawLock`](crate::RawLock).
         ///
         /// ```
@@ -228,29 +224,12 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock> Queue<L, C, R> {
             }
         }
     }
-
-    /// Calls `hook` when a wait is over. In a constant, use [`hooked`](Queue::hooked).
-    ///
-    /// ```
-    /// use portcullis_async::{Queue, Waited};
-    /// use portcullis_core::{Concurrency, ManualClock};
-    /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
-    /// let queue = queue.with_hook(|waited: &Waited| {
-    ///     println!("{:?} after {:?}", waited.outcome, waited.time)
-    /// });
-    /// # _ = queue;
-    /// ```
-    pub fn with_hook<H: Hook>(self, hook: H) -> Queue<L, C, R, H> {
-        Queue {
-            wait_queue: self.wait_queue.with_hook(hook),
-        }
-    }
 }
 
 impl<L: QueueLimiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
     const_unless_loom! {
         /// Creates a queue with a lock and a [hook](Queue::with_hook), like
-        /// [`with_lock`](Queue::with_lock). For statics.
+        /// [`with_lock`](Queue#method.with_lock). For statics.
         ///
         /// ```
         /// use portcullis_async::{DefaultLock, Queue, Waited};
@@ -279,15 +258,14 @@ impl<L: QueueLimiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
     }
 }
 
-common!(Queue<L: QueueLimiter>, Single<L>);
-
 impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// Takes `n` permits without waiting, if no request is ahead.
     ///
     /// # Errors
     ///
     /// - any [`Denied`] of the limiter, such as [`Denied::Exhausted`] if it has too few permits.
-    ///   Wait with [`acquire`](Self::acquire), or retry when [`Denied::retry`] of the queue says;
+    ///   Wait with [`acquire`](Queue#method.acquire), or retry when [`Denied::retry`] of the queue
+    ///   says;
     /// - [`Denied::Exhausted`] also if a request waits and the order is [oldest
     ///   first](Order::OldestFirst). Do the same;
     /// - [`Denied::Closed`] if the queue is closed. Do not retry.
@@ -306,10 +284,10 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         try_acquire(self, n)
     }
 
-    /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns the numbers of the
-    /// decision, such as the permits that are left: see [`Limiter::take_explained_at`]. If requests
-    /// are ahead or the queue is closed, the queue does not ask the limiter. The numbers are then
-    /// those of the limiter after the decision.
+    /// Takes permits as [`try_acquire`](Queue#method.try_acquire) does, and returns the numbers of
+    /// the decision, such as the permits that are left: see [`Limiter::take_explained_at`]. If
+    /// requests are ahead or the queue is closed, the queue does not ask the limiter. The numbers
+    /// are then those of the limiter after the decision.
     ///
     /// The futures of this queue return no such numbers. To look at the limiter after a wait, call
     /// [`Limiter::explain_at`] of the queue.
@@ -336,7 +314,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     ///
     /// # Errors
     ///
-    /// As [`try_acquire`](Self::try_acquire).
+    /// As [`try_acquire`](Queue#method.try_acquire).
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -389,14 +367,14 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     }
 
     /// Waits for `n` permits, with a future and a lease that own the queue: for a task that is
-    /// spawned. For a queue in a `static`, [`acquire`](Self::acquire) does the same. Other pointers
-    /// are accepted by [`Acquire::new`]. Needs the feature `std`.
+    /// spawned. For a queue in a `static`, [`acquire`](Queue#method.acquire) does the same. Other
+    /// pointers are accepted by [`Acquire::new`]. Needs the feature `std`.
     ///
     /// With a timeout: `queue.acquire_owned(1).within(timeout)`.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire).
+    /// As [`acquire`](Queue#method.acquire).
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -437,30 +415,6 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         }
     }
 
-    /// Waits until no permits are [held](QueueLimiter::held): all leases whose permits return by
-    /// release have been released. Ready immediately if the permits of the limiter return by
-    /// time.
-    ///
-    /// For a graceful shutdown, call [`close`](Self::close) first. Otherwise new permits may have
-    /// been taken by the time the future is ready.
-    ///
-    /// ```
-    /// # use portcullis_async::Queue;
-    /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # futures_executor::block_on(async {
-    /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
-    /// let lease = queue.acquire(1).await?;
-    /// queue.close();
-    /// std::thread::scope(|scope| {
-    ///     scope.spawn(|| drop(lease));
-    /// });
-    /// queue.drained().await;
-    /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
-    /// ```
-    pub fn drained(&self) -> Drained<&Self> {
-        Drained::new(self)
-    }
-
     /// Returns the permits that could be taken now: by the first waiter, or by any caller if no
     /// request waits.
     ///
@@ -478,7 +432,8 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     }
 
     /// Returns a view of the limiter, which can be asked and not changed. A limit on concurrency is
-    /// its [`capacity`](Limiter::capacity). For other settings, see [`change`](Self::change).
+    /// its [`capacity`](Limiter::capacity). For other settings, see
+    /// [`change`](Queue#method.change).
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -537,19 +492,6 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
             return Err(denied);
         }
         self.wait_queue.take((), take)
-    }
-}
-
-#[allow(unsafe_code, reason = "a promise alone")]
-// SAFETY: the wait queue is a field of the queue.
-unsafe impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> HasWaitQueue
-    for Queue<L, C, R, H>
-{
-    type Config = (Single<L>, C, R, H);
-
-    #[inline]
-    fn wait_queue(&self) -> &WaitQueue<Self::Config> {
-        &self.wait_queue
     }
 }
 

@@ -1,3 +1,8 @@
+//! Where a wait queue has its limiters: a single one, or one for each key of a table.
+//!
+//! The engine names a limiter by its key. The source returns the limiter of a key, and the shard in
+//! which the waiters of the key are.
+
 use core::fmt;
 
 use portcullis_core::{
@@ -38,8 +43,10 @@ pub trait LimiterSource {
     /// Tells the limiter whether the queue has waiters.
     fn watch(&self, waits: bool);
 
-    /// The same as the limiter's own methods.
+    /// Releases permits, and returns what the limiter knows about waiters: see
+    /// [`QueueLimiter::release_watched`].
     fn release_watched(&self, key: Self::Key, n: u32) -> Waiting;
+    /// Passes held permits on to a waiter: see [`QueueLimiter::pass_on`].
     fn pass_on(&self, key: Self::Key, n: u32) -> PassedOn;
 
     /// Whether a grant has receipts (`notes`) in addition to the one that the lease holds. The two

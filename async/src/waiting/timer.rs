@@ -1,5 +1,5 @@
-//! The timer of a queue: a clock that also wakes a waker at an instant. The timers themselves are in
-//! `driving/timer/`, or of the user's own.
+//! The timer of a queue: a clock that also wakes a waker at an instant. The timers themselves are
+//! in `driving/timer/`, or of the user's own.
 
 use core::task::{Poll, Waker};
 
@@ -141,7 +141,7 @@ pub trait Timer: Clock {
 /// let queue = Queue::new(bucket, Locked, 9).shared();
 /// ```
 ///
-/// [`Queue::shared`]: crate::Queue#method.shared
+/// [`Queue::shared`]: crate::LimiterQueue#method.shared
 /// [`Queue::attend`]: crate::Queue::attend
 #[diagnostic::on_unimplemented(
     message = "a queue cannot drive itself by `{Self}`",

@@ -103,6 +103,20 @@ impl<Q: QueueTypes> fmt::Debug for WaitQueue<Q> {
     }
 }
 
+/// The owner of a wait queue, or the queue of one of its keys. Sealed.
+///
+/// # Safety
+///
+/// As long as a pointer to `self` exists, `wait_queue` always returns the same wait queue, also
+/// after the pointer has been moved.
+#[doc(hidden)]
+pub unsafe trait HasWaitQueue {
+    #[allow(private_bounds, reason = "sealed")]
+    type Config: QueueConfig;
+
+    fn wait_queue(&self) -> &WaitQueue<Self::Config>;
+}
+
 /// The data that the lock guards.
 struct Lists<S: LimiterSource> {
     waits: WaitLists<S::Key, S::Shards>,
@@ -332,7 +346,7 @@ impl<S: LimiterSource> Lists<S> {
         waiter: NonNull<Waiter<S::Key>>,
         timer: Option<(Timestamp, Event)>,
     ) {
-        // SAFETY: as the caller says.
+        // SAFETY: the waiter is in a list, as the caller guarantees.
         if unsafe { self.timers.set(waiter, timer) } {
             self.timed
                 .open_if_in_charge(Member::Waiter(waiter.addr().get()));
@@ -461,7 +475,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         outcome
     }
 
-    /// The same as `with`, for `work` that calls no limiter, clock or waker and so cannot panic.
+    /// Runs `work` as `with` does, for `work` that calls no limiter, clock or waker and so cannot
+    /// panic.
     #[inline]
     fn with_lists<T>(&self, work: impl FnOnce(&mut Lists<Q::Source>) -> T) -> T {
         let mut batch = None;
@@ -482,7 +497,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// The same as `with`, but keeps the panic of a waker in `batch`.
+    /// Runs `work` as `with` does, and keeps the panic of a waker in `batch`.
     fn with_batch<T>(
         &self,
         batch: &mut WakeBatch,
@@ -497,8 +512,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         outcome
     }
 
-    /// The same as `with_batch`, but does not wait for the lock. Returns `None` if the lock is
-    /// held; its holder then wakes a driver.
+    /// Runs `work` as `with_batch` does, and does not wait for the lock. Returns `None` if the lock
+    /// is held; its holder then wakes a driver.
     fn try_with_batch<T>(
         &self,
         batch: &mut WakeBatch,

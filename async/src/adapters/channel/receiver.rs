@@ -1,3 +1,10 @@
+//! The receiving end of a channel.
+//!
+//! A receiver takes an item by a permit of `arrived`: see the invariant of `Shared`. As a stream it
+//! waits for an item without a permit, so that an item is never kept for a stream that is not
+//! polled. When the last receiver is dropped, the items that are left are dropped with their
+//! permits.
+
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;

@@ -1,3 +1,8 @@
+//! The sending end of a channel.
+//!
+//! A send takes a place, then the permits of the item, and then puts the item into its place. A
+//! [`Permit`] holds both. Dropping it, or a send before it has put its item, returns both.
+
 use core::fmt;
 use core::future::{Future, poll_fn};
 use core::pin::pin;

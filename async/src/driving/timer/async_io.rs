@@ -1,3 +1,9 @@
+//! The timer of the crate `async-io`, for smol and any other executor.
+//!
+//! State: one sleep of `async-io`, and the waker of the queue, each behind a lock. Setting the
+//! timer again moves the sleep and replaces the waker. Neither lock is held while a waker of the
+//! queue runs or is dropped: a waker may set the timer.
+
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;

@@ -1,3 +1,8 @@
+//! The timer of Embassy: the clock and the alarms of the time driver in the program.
+//!
+//! No state of its own. The driver counts in ticks; this file converts between ticks and
+//! nanoseconds, exactly, and rounds an alarm up to the next tick, so that it never comes early.
+
 use core::task::{Poll, Waker};
 
 use embassy_time_driver::{TICK_HZ, now, schedule_wake};

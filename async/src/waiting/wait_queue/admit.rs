@@ -31,7 +31,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The same as for `enqueue`.
+    /// The contract is that of `enqueue`.
     #[inline(always)]
     pub(super) unsafe fn admit(
         &self,
@@ -133,7 +133,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The same as for `enqueue`.
+    /// The contract is that of `enqueue`.
     #[cold]
     unsafe fn admit_asked(
         &self,
@@ -161,7 +161,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The same as for `enqueue`.
+    /// The contract is that of `enqueue`.
     #[inline(always)]
     unsafe fn wait_or_refuse(
         &self,
@@ -278,7 +278,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The same as for `enqueue`. `head` is the head of the list of the waiter's key.
+    /// The contract is that of `enqueue`. `head` is the head of the list of the waiter's key.
     #[inline(always)]
     pub(super) unsafe fn enter(
         &self,

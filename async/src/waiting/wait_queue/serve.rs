@@ -315,8 +315,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         self.remove_from(lists, waiter, head)
     }
 
-    /// The same as `remove`, for a waiter whose list has the head `head`, which may be the waiter
-    /// itself.
+    /// Removes a waiter as `remove` does, for a waiter whose list has the head `head`, which may be
+    /// the waiter itself.
     #[inline(always)]
     pub(super) fn remove_from(
         &self,

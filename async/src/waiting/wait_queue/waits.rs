@@ -174,7 +174,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The same as for `outcome`.
+    /// The contract is that of `outcome`.
     #[inline(always)]
     pub(crate) unsafe fn cancel(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         // SAFETY: the caller guarantees the contract of `give_up`.
@@ -185,7 +185,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The same as for `enqueue`, with `cancel_drained` instead of `cancel`.
+    /// The contract is that of `enqueue`, with `cancel_drained` instead of `cancel`.
     pub(crate) unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<Key<Q>>>) -> bool {
         // SAFETY: the waiter is valid and idle, as the caller guarantees. It stays valid while this
         // call runs.
@@ -224,7 +224,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The same as for `cancel`.
+    /// The contract is that of `cancel`.
     unsafe fn give_up(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         // SAFETY: the waiter was put into a list, so its future keeps it valid.
         if unsafe { Waiter::state(waiter) } != State::Waiting {
@@ -307,7 +307,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The same as for `cancel_drained`.
+    /// The contract is that of `cancel_drained`.
     unsafe fn give_up_drained(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         let stays = abort_on_unwind();
         let waker = self.with(move |lists, _| {
