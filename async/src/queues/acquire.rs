@@ -253,7 +253,7 @@ impl<P: Anchored> Acquire<P> {
         let queue = self.queue.as_deref()?;
         let grant = queue
             .wait_queue()
-            .try_now(queue.key(), *self.wait.request_mut())?;
+            .take_free(queue.key(), *self.wait.request_mut())?;
         Some((self.queue.take()?, grant))
     }
 

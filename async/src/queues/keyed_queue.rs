@@ -30,7 +30,7 @@ use crate::waiting::options::{Options, Order};
 use crate::waiting::queue_clock::QueueClock;
 #[cfg(all(feature = "std", not(portcullis_loom)))]
 use crate::waiting::rejected::Rejected;
-use crate::waiting::wait_queue::admit::{earliest, explained};
+use crate::waiting::wait_queue::ask::{earliest, explained};
 use crate::waiting::wait_queue::{HasWaitQueue, WaitQueue};
 
 /// A table of limiters by key, with a queue for each key. Requests for one key do not delay those
@@ -392,7 +392,7 @@ impl<P: ToKeyedQueue> QueueKey<P> {
         let passes = wait_queue.options.order == Order::NewestFirst
             || !wait_queue.is_waited_for(key)
             || wait_queue.is_free(key);
-        passes.then(|| wait_queue.take(key, take))
+        passes.then(|| wait_queue.take_outside_lock(key, take))
     }
 
     /// Returns the number of permits that requests wait for, of this key.
@@ -590,7 +590,7 @@ impl<P: ToKeyedQueue> QueueKeyLimiter<P> {
             if wait_queue.options.order == Order::NewestFirst
                 || !wait_queue.is_waited_for(self.address)
             {
-                return wait_queue.take(self.address, take);
+                return wait_queue.take_outside_lock(self.address, take);
             }
             if let Some(taken) = wait_queue.take_past_others(self.address, now, n) {
                 return taken;

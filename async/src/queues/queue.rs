@@ -27,7 +27,7 @@ use crate::waiting::limiter_source::Single;
 use crate::waiting::options::{Options, Order};
 use crate::waiting::queue_clock::QueueClock;
 use crate::waiting::wait_queue::WaitQueue;
-use crate::waiting::wait_queue::admit::{earliest, explained};
+use crate::waiting::wait_queue::ask::{earliest, explained};
 
 /// A limiter with a queue of requests that wait for its permits.
 ///
@@ -491,7 +491,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
             self.wait_queue.not_granted((), now, n, denied.into());
             return Err(denied);
         }
-        self.wait_queue.take((), take)
+        self.wait_queue.take_outside_lock((), take)
     }
 }
 

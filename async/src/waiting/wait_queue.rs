@@ -37,7 +37,8 @@
 //!   earlier one, or has been woken. See [`Drivers`].
 #![allow(unsafe_code)]
 
-pub(crate) mod admit;
+mod admit;
+pub(crate) mod ask;
 pub(crate) mod counts;
 pub(crate) mod driver;
 mod serve;
@@ -50,13 +51,9 @@ use core::ptr::NonNull;
 use core::task::Waker;
 use core::time::Duration;
 
-use portcullis_core::{
-    Clock, Composable, Denied, Interval, Limiter, NotGranted, PassedOn, Receipt, Receipts,
-    Timestamp, Waiting,
-};
+use portcullis_core::{Clock, Limiter, PassedOn, Receipt, Receipts, Timestamp, Waiting};
 
 use self::counts::QueueCounts;
-use self::taken::Taken;
 use crate::finally::Finally;
 use crate::forks::Noted;
 use crate::lock::mutex::Mutex;
@@ -602,67 +599,6 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         outcome
     }
 
-    /// Takes from a key's limiter outside the lock. A composition that denies or panics may have
-    /// taken from some of its limits and refunded those permits. A request that was denied in the
-    /// meantime for lack of them is served again.
-    #[inline(always)]
-    pub(crate) fn take<T, E>(
-        &self,
-        key: Key<Q>,
-        take: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T, E> {
-        let panicking = self.grant_on_unwind(Self::bit(key));
-        let taken = take();
-        mem::forget(panicking);
-        if taken.is_err() && self.is_composed(key) {
-            self.grant(key, false);
-        }
-        taken
-    }
-
-    /// Takes from a key's limiter, as [`take`](Self::take) does, at a time that lies in `interval`.
-    /// Returns `None` if it matters where.
-    #[inline(always)]
-    pub(crate) fn take_within(
-        &self,
-        key: Key<Q>,
-        interval: Interval,
-        n: u32,
-    ) -> Option<Result<Receipt, Denied>> {
-        let within = || match self.source.at(key).take_within(interval, n) {
-            Some(Ok(receipt)) => Ok(receipt),
-            Some(Err(denied)) => Err(Some(denied)),
-            None => Err(None),
-        };
-        match self.take(key, within) {
-            Ok(receipt) => Some(Ok(receipt)),
-            Err(denied) => denied.map(Err),
-        }
-    }
-
-    /// Informs a key's limiter that a request has ended without a grant.
-    #[inline(always)]
-    pub(crate) fn not_granted(&self, key: Key<Q>, now: Timestamp, n: u32, why: NotGranted) {
-        if let Some(composable) = self.source.at(key).as_composable() {
-            composable.not_granted(now, n, why);
-        }
-    }
-
-    /// Informs a key's limiter that a request was cancelled while it waited.
-    #[inline(always)]
-    fn cancelled(&self, key: Key<Q>, n: u32) {
-        if let Some(composable) = self.source.at(key).as_composable() {
-            composable.cancelled(n);
-        }
-    }
-
-    /// Returns whether a key's limiter may take from some of its limits and then refund them.
-    #[inline(always)]
-    fn is_composed(&self, key: Key<Q>) -> bool {
-        let limiter = self.source.at(key);
-        limiter.as_composable().is_some_and(Composable::is_composed)
-    }
-
     /// Changes limiters, and then serves all wait lists.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&Q::Source) -> T) -> T {
         let panicking = self.grant_on_unwind(usize::MAX >> (usize::BITS as usize - Self::SHARDS));
@@ -894,37 +830,5 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         self.wake_and_grant(&mut batch);
         batch.resume();
         is_free.unwrap_or(false)
-    }
-
-    /// Takes for a key if it has no waiters and the lock is free. Meant for a key whose shard has
-    /// waiters, which may be those of other keys.
-    pub(crate) fn take_past_others(
-        &self,
-        key: Key<Q>,
-        now: Timestamp,
-        n: u32,
-    ) -> Option<Result<Receipt, Denied>> {
-        let mut batch = WakeBatch::new();
-        let panicking = self.grant_on_unwind(Self::bit(key));
-        let taken = self.lists.try_lock(|lists| {
-            self.critical_section(lists, &mut batch, |lists, _| {
-                let free = lists.head(key).is_none();
-                free.then(|| self.source.at(key).take_at(now, n))
-            })
-        });
-        mem::forget(panicking);
-        // Returned if a waker panics before the grant is handed out.
-        let taken = taken.flatten().map(|taken| {
-            taken.map(|receipt| Taken {
-                wait_queue: self,
-                key,
-                grant: Some((n, receipt)),
-                at: now,
-                waiter: 0,
-            })
-        });
-        self.wake_and_grant(&mut batch);
-        batch.resume();
-        taken.map(|taken| taken.map(|taken| taken.keep().1))
     }
 }
