@@ -1,7 +1,7 @@
-//! Drivers of a queue's timers: the queue itself, tasks, and blocked threads.
+//! What drives a queue by its timer: the queue itself, or a task; and the timers.
+//!
+//! A driver calls the wait queue when something is due, and sets its alarm for what is due next.
+//! Blocked threads drive as well: see `queues/blocking.rs`.
 
-#[cfg(all(feature = "std", not(portcullis_loom)))]
-pub(crate) mod blocking;
 pub(crate) mod drive;
-pub(crate) mod queue_clock;
 pub(crate) mod timer;

@@ -1,3 +1,5 @@
+//! A function that runs when a scope ends, also by a panic.
+
 /// Calls a function when it is dropped.
 ///
 /// Code that calls `mem::forget` on the value once it has succeeded runs the function only if a

@@ -1,11 +1,11 @@
 //! Waits for the permits of any Portcullis limiter: without `std`, without allocation, on any
 //! executor.
 //!
-//! A [`Queue`] owns a limiter. [`Queue::acquire`] returns a future that waits for permits; the
-//! future itself stores the waiter. [`Queue::blocking_acquire`] blocks a thread. Futures and
-//! threads wait in the same queue, which serves the oldest or the newest request first and limits
-//! both the queued permits and the number of waiters. A request that cannot be granted fails with a
-//! [`Rejected`]; it does not panic.
+//! A [`Queue`] owns a limiter. [`Queue::acquire`](Queue#method.acquire) returns a future that waits
+//! for permits; the future itself stores the waiter. [`Queue::blocking_acquire`] blocks a thread.
+//! Futures and threads wait in the same queue, which serves the oldest or the newest request first
+//! and limits both the queued permits and the number of waiters. A request that cannot be granted
+//! fails with a [`Rejected`]; it does not panic.
 //!
 //! A release grants permits to the waiters. It never waits for another thread or for a context that
 //! it has pre-empted. Permits that replenish by time are granted by one of these drivers:
@@ -17,8 +17,8 @@
 //! - a thread that is blocked in the queue;
 //! - a caller of [`Queue::advance`].
 //!
-//! [`Queue::new`] takes a limiter, a clock and the room for waiting requests. Methods named
-//! `with_...` set options, and accept every value: [`with_order`](Queue::with_order),
+//! [`Queue::new`](Queue#method.new) takes a limiter, a clock and the room for waiting requests.
+//! Methods named `with_...` set options, and accept every value: [`with_order`](Queue::with_order),
 //! [`with_max_waiters`](Queue::with_max_waiters) and others.
 //!
 //! A [`KeyedQueue`] does the same for a table of limiters, with a separate wait list for each key.
@@ -29,7 +29,7 @@
 //! |---|---|
 //! | wait | [`Queue`], [`Acquire`], [`Rejected`], [`Drained`] |
 //! | wait by key | [`KeyedQueue`], [`QueueKey`], [`QueueKeyLimiter`] |
-//! | set options | [`Order`], [`Oversized`] |
+//! | set options, count, drive and close a queue of either kind | [`LimiterQueue`], [`Order`], [`Oversized`] |
 //! | wake waits at their time | [`ThreadTimer`], [`TokioTimer`], [`AsyncIoTimer`], `EmbassyTimer`; [`NoTimer`], [`Next`]; [`Drive`]; [`Timer`], [`ReentrantTimer`], [`QueueClock`] and [`DeadlineClock`] for your own |
 //! | observe a queue | [`QueueCounts`], [`Hook`], [`Waited`], [`Outcome`], [`LimiterView`] |
 //! | choose a lock | [`DefaultLock`], [`ThreadLock`], `InterruptLock`; [`RawLock`] for your own |
@@ -69,35 +69,41 @@ mod waiting;
 #[cfg(all(feature = "channel", not(portcullis_loom)))]
 pub use adapters::channel;
 #[cfg(all(feature = "stream", not(portcullis_loom)))]
-pub use adapters::{
-    LeasedStream, LimitSinkExt, LimitStreamExt, LimitedSink, LimitedStream, SinkError,
-};
+pub use adapters::extensions::{LimitSinkExt, LimitStreamExt};
 #[cfg(all(any(feature = "futures-io", feature = "tokio"), not(portcullis_loom)))]
-pub use adapters::{LimitedRead, LimitedWrite};
+pub use adapters::io::{LimitedRead, LimitedWrite};
 #[cfg(all(any(feature = "channel", feature = "stream"), not(portcullis_loom)))]
-pub use adapters::{PerItem, Refused, Weight};
+pub use adapters::refused::Refused;
+#[cfg(all(feature = "stream", not(portcullis_loom)))]
+pub use adapters::sink::{LimitedSink, SinkError};
+#[cfg(all(feature = "stream", not(portcullis_loom)))]
+pub use adapters::stream::{LeasedStream, LimitedStream};
+#[cfg(all(any(feature = "channel", feature = "stream"), not(portcullis_loom)))]
+pub use adapters::weight::{PerItem, Weight};
 pub use driving::drive::Drive;
-pub use driving::queue_clock::{DeadlineClock, NoTimer, QueueClock};
 #[cfg(feature = "async-io")]
-pub use driving::timer::AsyncIoTimer;
+pub use driving::timer::async_io::AsyncIoTimer;
 #[cfg(feature = "embassy-time")]
-pub use driving::timer::EmbassyTimer;
+pub use driving::timer::embassy::EmbassyTimer;
 #[cfg(all(feature = "std", not(portcullis_loom)))]
-pub use driving::timer::ThreadTimer;
+pub use driving::timer::thread::ThreadTimer;
 #[cfg(feature = "tokio")]
-pub use driving::timer::TokioTimer;
-pub use driving::timer::{ReentrantTimer, Timer};
+pub use driving::timer::tokio::TokioTimer;
 #[cfg(feature = "critical-section")]
 pub use lock::InterruptLock;
-pub use lock::RawLock;
 #[cfg(all(feature = "std", not(portcullis_loom)))]
 pub use lock::ThreadLock;
+pub use lock::{DefaultLock, RawLock};
 pub use queues::acquire::Acquire;
 pub use queues::drained::Drained;
-pub use queues::hook::{Hook, Outcome, Waited};
 pub use queues::keyed_queue::{KeyedQueue, QueueKey, QueueKeyLimiter};
+pub use queues::limiter_queue::LimiterQueue;
 pub use queues::limiter_view::LimiterView;
-pub use queues::options::{Order, Oversized};
-pub use queues::queue::{DefaultLock, Queue};
-pub use queues::rejected::Rejected;
-pub use waiting::wait_queue::{Next, QueueCounts};
+pub use queues::queue::Queue;
+pub use waiting::hook::{Hook, Outcome, Waited};
+pub use waiting::options::{Order, Oversized};
+pub use waiting::queue_clock::{DeadlineClock, NoTimer, QueueClock};
+pub use waiting::rejected::Rejected;
+pub use waiting::timer::{ReentrantTimer, Timer};
+pub use waiting::wait_queue::counts::QueueCounts;
+pub use waiting::wait_queue::driver::Next;

@@ -316,3 +316,11 @@ unsafe impl RawLock for InterruptLock {
         self.enter(work)
     }
 }
+
+/// The lock of a [`Queue`](crate::Queue) by default: [`ThreadLock`].
+#[cfg(all(feature = "std", not(portcullis_loom)))]
+pub type DefaultLock = ThreadLock;
+/// Not a lock: without `std`, a queue is created by
+/// [`Queue::with_lock`](crate::Queue#method.with_lock).
+#[cfg(not(all(feature = "std", not(portcullis_loom))))]
+pub type DefaultLock = ();

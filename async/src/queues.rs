@@ -1,11 +1,11 @@
-//! The public queues, their futures, options, hooks and errors.
+//! The faces of the wait queue: queues of a limiter and of a table, and the futures and blocked
+//! threads that wait in them.
 
 pub(crate) mod acquire;
-pub(crate) mod common;
+#[cfg(all(feature = "std", not(portcullis_loom)))]
+pub(crate) mod blocking;
 pub(crate) mod drained;
-pub(crate) mod hook;
 pub(crate) mod keyed_queue;
+pub(crate) mod limiter_queue;
 pub(crate) mod limiter_view;
-pub(crate) mod options;
 pub(crate) mod queue;
-pub(crate) mod rejected;

@@ -2,11 +2,16 @@
 //! under one lock.
 
 pub(crate) mod drivers;
+pub(crate) mod hook;
 pub(crate) mod limiter_source;
+pub(crate) mod options;
 pub(crate) mod panics;
 pub(crate) mod pending_releases;
+pub(crate) mod queue_clock;
 pub(crate) mod queue_config;
+pub(crate) mod rejected;
 pub(crate) mod ring;
+pub(crate) mod timer;
 pub(crate) mod timer_heap;
 pub(crate) mod wait_list;
 pub(crate) mod wait_queue;

@@ -69,7 +69,7 @@ fn no_wait_allocates_whatever_its_outcome() {
             // Waits, is polled again, is granted.
             let mut waits = [
                 pin!(queue.acquire(1)),
-                pin!(queue.acquire_between(1, 2)),
+                pin!(queue.acquire(1).up_to(2)),
                 pin!(queue.acquire(0)),
             ];
             for wait in &mut waits {
@@ -176,10 +176,10 @@ fn neither_time_nor_a_driver_allocates() {
 fn a_wait_that_owns_the_queue_does_not_allocate() {
     let queue = Arc::new(Queue::new(Concurrency::new(1), ManualClock::new(), 9));
     let count = allocations(|| {
-        let Poll::Ready(Ok(held)) = poll(&mut pin!(Acquire::new(Arc::clone(&queue), 1, 1))) else {
+        let Poll::Ready(Ok(held)) = poll(&mut pin!(Acquire::new(Arc::clone(&queue), 1))) else {
             panic!("free")
         };
-        let mut wait = pin!(Acquire::new(Arc::clone(&queue), 1, 1));
+        let mut wait = pin!(Acquire::new(Arc::clone(&queue), 1));
         assert!(poll(&mut wait).is_pending());
         drop(held);
         assert!(poll(&mut wait).is_ready());
@@ -192,7 +192,7 @@ fn a_waiting_thread_allocates_once_for_all_its_waits() {
     let queue = Queue::new(Concurrency::new(1), NoTimer(MonotonicClock::new()), 9);
     let wait = || {
         let held = queue.blocking_acquire(1).unwrap();
-        let timed_out = queue.blocking_acquire_for(1, Duration::from_micros(10));
+        let timed_out = queue.acquire(1).within(Duration::from_micros(10)).block();
         assert!(matches!(
             timed_out,
             Err(Rejected::Deadline {
@@ -210,14 +210,20 @@ fn a_waiting_thread_allocates_once_for_all_its_waits() {
 fn no_deadline_allocates_whatever_its_outcome() {
     let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 999);
     let mut waits: Vec<_> = (0..50)
-        .map(|n| Box::pin(queue.acquire_until(1, Timestamp::from_nanos(1 + n * 37 % 50))))
+        .map(|n| {
+            Box::pin(
+                queue
+                    .acquire(1)
+                    .until(Timestamp::from_nanos(1 + n * 37 % 50)),
+            )
+        })
         .collect();
     let count = allocations(|| {
         let Poll::Ready(Ok(held)) = poll(&mut pin!(queue.acquire(2))) else {
             panic!("free")
         };
         assert!(
-            poll(&mut pin!(queue.acquire_until(1, Timestamp::ZERO))).is_ready(),
+            poll(&mut pin!(queue.acquire(1).until(Timestamp::ZERO))).is_ready(),
             "rejected at once"
         );
         for wait in &mut waits {
@@ -226,7 +232,7 @@ fn no_deadline_allocates_whatever_its_outcome() {
         for time in [3, 9, 30] {
             queue.clock().set(Timestamp::from_nanos(time));
             assert!(matches!(queue.advance(), Next::At(_)));
-            let mut cancelled = pin!(queue.acquire_until(1, Timestamp::from_nanos(time + 2)));
+            let mut cancelled = pin!(queue.acquire(1).until(Timestamp::from_nanos(time + 2)));
             assert!(poll(&mut cancelled).is_pending());
         }
         drop(held);
@@ -246,7 +252,7 @@ fn no_wait_for_a_key_allocates_with_any_number_of_keys() {
     let queue = KeyedQueue::new(table, ManualClock::new(), 99);
     let mut waits: Vec<_> = (0..200_u64)
         .map(|n| {
-            Box::pin(Acquire::new(queue.key(&(n % 100)), 1, 1).until(Timestamp::from_nanos(9 + n)))
+            Box::pin(Acquire::new(queue.key(&(n % 100)), 1).until(Timestamp::from_nanos(9 + n)))
         })
         .collect();
     let mut held = Vec::with_capacity(100);
@@ -302,7 +308,7 @@ fn attended(queue: &Queue<TokenBucket, Alarm>) {
         assert!(poll(&mut pin!(queue.acquire(2))).is_ready());
         let mut waits = [
             pin!(queue.acquire(2)),
-            pin!(queue.acquire_until(1, Timestamp::from_secs(3))),
+            pin!(queue.acquire(1).until(Timestamp::from_secs(3))),
             pin!(queue.acquire(1)),
         ];
         for wait in &mut waits {

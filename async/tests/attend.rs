@@ -108,7 +108,7 @@ fn a_future_that_is_leaked_while_it_waits_delays_no_other_waiter() {
     let queue = for_ever(bucket(5));
     Task::waiting(queue.acquire(3)).leak();
     let behind = [1, 1].map(|n| Task::waiting(queue.acquire(n)));
-    Task::waiting(queue.acquire_until(1, secs(50))).leak();
+    Task::waiting(queue.acquire(1).until(secs(50))).leak();
     let last = Task::waiting(queue.acquire(1));
     queue.clock().run(secs(7));
     assert_eq!(queue.clock().armed(), [3, 4, 5, 6, 7].map(secs));
@@ -196,7 +196,7 @@ fn an_earlier_deadline_moves_the_alarm_earlier() {
     let held = now(queue.acquire(1)).unwrap();
     assert_eq!(queue.clock().armed(), []);
     let [late, early, never] =
-        [secs(9), secs(4), Timestamp::MAX].map(|at| Task::waiting(queue.acquire_until(1, at)));
+        [secs(9), secs(4), Timestamp::MAX].map(|at| Task::waiting(queue.acquire(1).until(at)));
     assert_eq!(queue.clock().armed(), [9, 4].map(secs));
     queue.clock().run(secs(20));
     let over = Err(Rejected::Deadline {
@@ -270,7 +270,7 @@ fn a_queue_may_be_dropped_while_its_timer_is_armed() {
     let hand: &'static Hand = Box::leak(Box::new(Hand::new()));
     let queue: Arc<Queue<_, &Hand>> = Arc::new(Queue::new(bucket(5), hand, 99));
     queue.attend_shared();
-    drop(Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1)));
+    drop(Task::waiting(Acquire::new(Arc::clone(&queue), 1)));
     let gone = Arc::downgrade(&queue);
     assert_eq!(
         (hand.alarm(), Arc::strong_count(&queue)),
@@ -318,10 +318,10 @@ fn a_waiter_whose_waker_uses_the_queue_is_woken_by_the_timer() {
     let uses = {
         let (queue, again) = (Arc::clone(&queue), Arc::clone(&again));
         support::waker(move || {
-            *again.lock().unwrap() = Some(Task::waiting(Acquire::new(Arc::clone(&queue), 2, 2)));
+            *again.lock().unwrap() = Some(Task::waiting(Acquire::new(Arc::clone(&queue), 2)));
         })
     };
-    let mut wait = Task::new(Acquire::new(Arc::clone(&queue), 1, 1));
+    let mut wait = Task::new(Acquire::new(Arc::clone(&queue), 1));
     assert!(wait.poll_with(&uses).is_pending());
     queue.clock().run(secs(3));
     assert_eq!(
@@ -347,7 +347,7 @@ fn a_keyed_queue_has_one_timer_for_all_its_keys() {
     let _held = ["a", "b", "c"].map(|key| now(queue.acquire(key, 5)).unwrap());
     let waits = ["a", "b", "c"].map(|key| (key, Task::waiting(queue.acquire(key, 1))));
     let two = Task::waiting(queue.acquire("b", 1));
-    let until = Task::waiting(Acquire::new(queue.key("c"), 3, 3).until(secs(4)));
+    let until = Task::waiting(Acquire::new(queue.key("c"), 3).until(secs(4)));
     queue.clock().run(secs(1));
     for (key, wait) in waits {
         assert_eq!((wait.wakes(), permits(wait.outcome())), (1, Ok(1)), "{key}");

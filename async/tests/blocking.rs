@@ -40,10 +40,7 @@ fn threads_and_tasks_are_granted_in_one_order() {
                 drop(lease);
             }));
         } else {
-            tasks.push((
-                number,
-                Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1)),
-            ));
+            tasks.push((number, Task::waiting(Acquire::new(Arc::clone(&queue), 1))));
         }
         waiters(&queue, number + 1);
     }
@@ -103,7 +100,7 @@ fn a_thread_whose_wait_times_out_leaves_no_trace() {
     let queue = Queue::new(Concurrency::new(2), NoTimer(MonotonicClock::new()), 2);
     let held = queue.blocking_acquire(1).unwrap();
     for times in 1..4 {
-        let outcome = queue.blocking_acquire_for(2, Duration::from_millis(2));
+        let outcome = queue.acquire(2).within(Duration::from_millis(2)).block();
         assert_eq!(
             permits(outcome),
             Err(Rejected::Deadline {
@@ -122,8 +119,8 @@ fn a_thread_whose_wait_times_out_leaves_no_trace() {
 #[test]
 fn without_time_to_wait_a_thread_takes_what_is_free() {
     let queue = Queue::new(Concurrency::new(1), NoTimer(MonotonicClock::new()), 2);
-    let held = queue.blocking_acquire_for(1, Duration::ZERO).unwrap();
-    let outcome = queue.blocking_acquire_for(1, Duration::ZERO);
+    let held = queue.acquire(1).within(Duration::ZERO).block().unwrap();
+    let outcome = queue.acquire(1).within(Duration::ZERO).block();
     assert_eq!(
         permits(outcome),
         Err(Rejected::Deadline {
@@ -132,7 +129,7 @@ fn without_time_to_wait_a_thread_takes_what_is_free() {
         })
     );
     drop(held);
-    assert!(queue.blocking_acquire_for(1, Duration::MAX).is_ok());
+    assert!(queue.acquire(1).within(Duration::MAX).block().is_ok());
 }
 
 #[test]
@@ -165,7 +162,7 @@ fn threads_get_the_same_errors_as_tasks() {
     queue.close();
     assert_eq!(thread.join().unwrap(), Err(Rejected::Closed { permits: 1 }));
     assert_eq!(
-        permits(queue.blocking_acquire_for(1, SECOND)),
+        permits(queue.acquire(1).within(SECOND).block()),
         Err(Rejected::Closed { permits: 1 })
     );
     drop(held);
@@ -223,7 +220,7 @@ mod by_turns {
         let before = queue.counts().waiters;
         let thread = {
             let queue = Arc::clone(queue);
-            Thread::new(move || permits(queue.blocking_acquire_until(1, deadline)))
+            Thread::new(move || permits(queue.acquire(1).until(deadline).block()))
         };
         while queue.counts().waiters == before {
             thread::yield_now();
@@ -254,7 +251,7 @@ mod by_turns {
     #[test]
     fn a_thread_that_is_rejected_at_once_does_not_sleep() {
         let queue: Shared<_> = Arc::new(queue(bucket(), 9));
-        let refused = queue.blocking_acquire_for(1, Duration::from_secs(3_599));
+        let refused = queue.acquire(1).within(Duration::from_secs(3_599)).block();
         assert_eq!(
             permits(refused),
             Err(Rejected::Deadline {
@@ -339,12 +336,12 @@ mod by_turns {
         let clock = Arc::new(ManualClock::new());
         let queue = Queue::new(Concurrency::new(1), NoTimer(Clock(Arc::clone(&clock))), 99);
         let queue = Arc::new(queue.with_hook(Later(AtomicU64::new(0), clock)));
-        let mut held = now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap();
+        let mut held = now(Acquire::new(Arc::clone(&queue), 1)).unwrap();
         let threads: Vec<_> = (0..4)
             .map(|number| {
                 let thread = {
                     let queue = Arc::clone(&queue);
-                    Thread::new(move || Acquire::new(queue, 1, 1).block().unwrap())
+                    Thread::new(move || Acquire::new(queue, 1).block().unwrap())
                 };
                 while queue.counts().waiters <= number {
                     thread::yield_now();
@@ -354,7 +351,7 @@ mod by_turns {
             .collect();
         for (hour, thread) in (1..).zip(threads) {
             let (say, hear) = mpsc::channel();
-            let mut task = Task::new(Acquire::new(Arc::clone(&queue), 1, 1).until(hours(hour)));
+            let mut task = Task::new(Acquire::new(Arc::clone(&queue), 1).until(hours(hour)));
             assert!(
                 task.poll_with(&support::waker(move || say.send(()).unwrap()))
                     .is_pending()
@@ -379,12 +376,12 @@ mod by_turns {
                 NoTimer(MonotonicClock::new()),
                 99,
             ));
-            let [one, two] = [(); 2].map(|()| now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap());
+            let [one, two] = [(); 2].map(|()| now(Acquire::new(Arc::clone(&queue), 1)).unwrap());
             let mut two = Some(two);
             let mut threads = Vec::new();
             for number in 0..3 {
                 let (queue, two) = (Arc::clone(&queue), two.take());
-                let wait = Acquire::new(Arc::clone(&queue), 1, 1);
+                let wait = Acquire::new(Arc::clone(&queue), 1);
                 threads.push(Thread::new(move || {
                     let lease = wait.block().unwrap();
                     // The first thread has driven, and the second one has to drive; it gets its
@@ -399,7 +396,7 @@ mod by_turns {
             let (say, hear) = mpsc::channel();
             let deadline = portcullis_core::Clock::now(queue.clock())
                 .saturating_add(Duration::from_millis(20));
-            let mut task = Task::new(Acquire::new(Arc::clone(&queue), 1, 1).until(deadline));
+            let mut task = Task::new(Acquire::new(Arc::clone(&queue), 1).until(deadline));
             assert!(
                 task.poll_with(&support::waker(move || say.send(()).unwrap()))
                     .is_pending()

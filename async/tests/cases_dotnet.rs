@@ -94,9 +94,9 @@ mod concurrency_limiter_tests {
     fn does_not_deadlock_cleaning_up_canceled_requested_lease_pre() {
         let queue = Arc::new(queue::<Permits>(1, 9, OLDEST));
         for _ in 0..if cfg!(debug_assertions) { 500 } else { 5_000 } {
-            let held = now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap();
-            let cancelled = Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1));
-            let behind = Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1));
+            let held = now(Acquire::new(Arc::clone(&queue), 1)).unwrap();
+            let cancelled = Task::waiting(Acquire::new(Arc::clone(&queue), 1));
+            let behind = Task::waiting(Acquire::new(Arc::clone(&queue), 1));
             let other = thread::spawn(move || drop(cancelled));
             drop(held);
             other.join().unwrap();
@@ -975,14 +975,14 @@ mod partitioned_rate_limiter_tests {
     fn a_key_outlives_its_slot() {
         let queue = partitions(1, 1);
         let key = queue.key("");
-        drop(now(Acquire::new(key, 1, 1)).unwrap());
+        drop(now(Acquire::new(key, 1)).unwrap());
         queue.clock().set(Timestamp::from_secs(60));
         assert_eq!(
             held(&queue, |table| table.sweep_at(Timestamp::from_secs(60), ..)),
             1
         );
-        let lease = now(Acquire::new(key, 1, 1)).unwrap();
-        let wait = Task::waiting(Acquire::new(key, 1, 1));
+        let lease = now(Acquire::new(key, 1)).unwrap();
+        let wait = Task::waiting(Acquire::new(key, 1));
         drop(lease);
         assert_eq!(outcome(wait), Ok(1));
     }

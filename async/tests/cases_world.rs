@@ -104,11 +104,11 @@ mod x_time_rate {
         let queue = limiter(3);
         assert_eq!(wait(&queue, 2), (Ok(2), Duration::ZERO));
         assert_eq!(
-            now(queue.acquire_until(3, at(1))).unwrap_err(),
+            now(queue.acquire(3).until(at(1))).unwrap_err(),
             late(3, at(2))
         );
         assert_eq!(available(&queue), 1, "the timeout takes nothing");
-        assert_eq!(now(queue.acquire_until(1, at(1))).unwrap().permits(), 1);
+        assert_eq!(now(queue.acquire(1).until(at(1))).unwrap().permits(), 1);
     }
 
     /// `TestWaitInf`. Differs: the burst of an unlimited rate is still at least 1, and is ignored.
@@ -128,7 +128,7 @@ mod x_time_rate {
         };
         assert!(queue.try_acquire(1).is_ok() && queue.try_acquire(1).is_err());
         assert_eq!(
-            now(queue.acquire_until(1, at(9))).unwrap_err(),
+            now(queue.acquire(1).until(at(9))).unwrap_err(),
             Rejected::Deadline {
                 permits: 1,
                 retry: Retry::Never
@@ -171,7 +171,7 @@ mod folly {
                         (0..ROUNDS)
                             .filter(|_| {
                                 let own = Arc::clone(&queue);
-                                let wait = Box::pin(Acquire::new(own, 1, 1));
+                                let wait = Box::pin(Acquire::new(own, 1));
                                 futures_executor::block_on(wait).is_ok()
                             })
                             .count()
@@ -207,7 +207,7 @@ mod folly {
         let queue = support::newest_first(Concurrency::new(1), 9);
         let held = queue.try_acquire(1).unwrap();
         assert!(queue.try_acquire(1).is_err());
-        let until = Task::waiting(queue.acquire_until(1, millis(1)));
+        let until = Task::waiting(queue.acquire(1).until(millis(1)));
         queue.clock().set(millis(1));
         queue.advance();
         let in_vain = Rejected::Deadline {
@@ -249,7 +249,7 @@ mod guava {
     #[test]
     fn try_acquire_with_wait_allowed() {
         let queue = queue(TokenBucket::new(Rate::per_second(5), 1), 9);
-        let until = |at| queue.acquire_until(1, millis(at));
+        let until = |at| queue.acquire(1).until(millis(at));
         assert!(now(until(0)).is_ok());
         let waits = Task::waiting(until(200));
         queue.clock().set(millis(200));
@@ -279,7 +279,7 @@ mod resilience4j {
         for place in 1..=9 {
             queue.clock().set(Timestamp::from_nanos(begin + place));
             let deadline = Timestamp::from_nanos(begin + place + 12_000_000);
-            let mut wait = Task::new(queue.acquire_until(1, deadline));
+            let mut wait = Task::new(queue.acquire(1).until(deadline));
             match place {
                 1..=3 => assert_eq!(permits(wait.outcome()), Ok(1)),
                 4..=6 => {
@@ -314,7 +314,7 @@ mod resilience4j {
     fn bulkhead_wait() {
         let queue = queue(Concurrency::new(1), 9);
         let held = now(queue.acquire(1)).unwrap();
-        let mut second = Task::waiting(queue.acquire_until(1, millis(50)));
+        let mut second = Task::waiting(queue.acquire(1).until(millis(50)));
         queue.clock().set(Timestamp::from_nanos(49_999_999));
         assert_eq!(queue.advance(), Next::At(millis(50)));
         assert!(second.is_pending());
@@ -382,7 +382,7 @@ mod netflix {
         let _held = now(queue.acquire(1)).unwrap();
         for timeout in [50 * MILLI, Duration::from_hours(24)] {
             let deadline = queue.clock().now().saturating_add(timeout);
-            let waits = Task::waiting(queue.acquire_until(1, deadline));
+            let waits = Task::waiting(queue.acquire(1).until(deadline));
             assert_eq!(queue.advance(), Next::At(deadline));
             queue.clock().set(deadline);
             queue.advance();

@@ -1624,7 +1624,7 @@ mod pointers {
         let queue = Arc::new(queue(Concurrency::new(1), 99));
         let (sender, receiver) = channel(Arc::clone(&queue), places(9), PerItem);
         now(sender.send(1)).unwrap();
-        let mut other = Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1));
+        let mut other = Task::waiting(Acquire::new(Arc::clone(&queue), 1));
         let behind = Task::waiting(sender.send(2));
         assert_eq!(receiver.try_recv(), Ok(1));
         assert_eq!((other.wakes(), behind.wakes()), (1, 0));

@@ -1023,7 +1023,7 @@ mod threads {
         let places = NonZero::new(1 + random.index(5) as u32).unwrap();
         let (sender, receiver) = channel(Arc::clone(queue), places, Says);
         let outside = run(
-            portcullis_async::Acquire::new(Arc::clone(queue), 1, 1),
+            portcullis_async::Acquire::new(Arc::clone(queue), 1),
             usize::MAX,
             false,
         );

@@ -128,7 +128,9 @@ impl Executor {
     fn start(&mut self, number: usize) {
         let min = self.random.index(MOST as usize + 1) as u32;
         let max = self.random.index(MOST as usize + 1) as u32;
-        self.waits[number] = Some(Box::pin(Acquire::new(Arc::clone(&self.queue), min, max)));
+        self.waits[number] = Some(Box::pin(
+            Acquire::new(Arc::clone(&self.queue), min).up_to(max),
+        ));
         self.poll(number, true);
     }
 
@@ -361,7 +363,9 @@ fn a_permit_that_is_handed_on_is_never_lost_on_the_way() {
             scope.spawn(|| {
                 for _ in 0..EACH {
                     let lease = queue
-                        .blocking_acquire_for(1, Duration::from_mins(1))
+                        .acquire(1)
+                        .within(Duration::from_mins(1))
+                        .block()
                         .expect("the permit is handed on");
                     // Two threads at once would lose an increment.
                     turns.store(turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -404,7 +408,7 @@ fn a_poll_at_the_moment_of_the_grant_finds_all_of_it() {
         scope.spawn(move || get.into_iter().for_each(drop));
         let mut held = Lease::try_acquire_at(Arc::clone(&queue), Timestamp::ZERO, 1).unwrap();
         for _ in 0..TIMES {
-            let mut wait = pin!(Acquire::new(Arc::clone(&queue), 1, 1));
+            let mut wait = pin!(Acquire::new(Arc::clone(&queue), 1));
             let mut context = Context::from_waker(Waker::noop());
             assert!(wait.as_mut().poll(&mut context).is_pending());
             give.send(held).unwrap();

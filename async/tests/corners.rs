@@ -17,7 +17,7 @@ use support::{Hand, START, Shared, Task, available, now, permits, queue, waker};
 fn close_beside(many: usize, uses: fn(&Shared)) -> Shared {
     let queue: Shared = Arc::new(queue(Concurrency::new(1), 99));
     let held = Lease::try_acquire_at(Arc::clone(&queue), START, 1).unwrap();
-    let mut first = Task::new(Acquire::new(Arc::clone(&queue), 1, 1));
+    let mut first = Task::new(Acquire::new(Arc::clone(&queue), 1));
     let (of_waker, held) = (Arc::clone(&queue), Mutex::new(Some(held)));
     let uses = waker(move || {
         uses(&of_waker);
@@ -49,7 +49,7 @@ fn while_a_queue_closes_no_waiter_is_granted() {
 fn while_a_queue_closes_no_request_is_admitted() {
     for many in [1, 15, 16, 17, 40] {
         let queue = close_beside(many, |queue| {
-            let mut wait = Task::new(Acquire::new(Arc::clone(queue), 1, 1));
+            let mut wait = Task::new(Acquire::new(Arc::clone(queue), 1));
             let closed = Err(Rejected::Closed { permits: 1 });
             let core::task::Poll::Ready(outcome) = wait.poll() else {
                 panic!("the request is admitted")
@@ -99,12 +99,12 @@ fn a_partial_request_takes_the_minimum_if_the_limiter_grants_less_than_it_report
     }
 
     let queue = queue(Boasts(Concurrency::new(9)), 99);
-    let some = now(queue.acquire_between(2, 9)).unwrap();
+    let some = now(queue.acquire(2).up_to(9)).unwrap();
     assert_eq!(some.permits(), 2);
     drop(some);
     // The same after a wait.
     let held = [2, 2, 2, 2, 1].map(|n| now(queue.acquire(n)).unwrap());
-    let wait = Task::waiting(queue.acquire_between(1, 9));
+    let wait = Task::waiting(queue.acquire(1).up_to(9));
     held.into_iter().for_each(Queue::release_later);
     let _ = queue.advance();
     assert_eq!(permits(wait.outcome()), Ok(1));
@@ -160,13 +160,13 @@ fn a_thread_ends_at_its_own_deadline_whatever_its_driver_does() {
             .now()
             .saturating_add(Duration::from_millis(millis))
     };
-    let mut task = Task::new(queue.acquire_until(1, soon(20)));
+    let mut task = Task::new(queue.acquire(1).until(soon(20)));
     let blocks = waker(move || _ = hold.lock().unwrap().recv());
     assert!(task.poll_with(&blocks).is_pending());
     let (say, hear) = mpsc::channel();
     {
         let (queue, deadline) = (Arc::clone(&queue), soon(60));
-        thread::spawn(move || say.send(permits(queue.blocking_acquire_until(1, deadline))));
+        thread::spawn(move || say.send(permits(queue.acquire(1).until(deadline).block())));
     }
     let late = Err(Rejected::Deadline {
         permits: 1,
@@ -218,7 +218,7 @@ fn a_deadline_of_a_monotonic_clock_is_one_of_a_timer_of_tokio() {
     let queue = Queue::new(Concurrency::new(1), timer, 9);
     let _held = queue.try_acquire(1).unwrap();
     let deadline = clock.now() + Duration::from_millis(20);
-    let late = runtime.block_on(queue.acquire_until(1, deadline));
+    let late = runtime.block_on(queue.acquire(1).until(deadline));
     assert!(matches!(late, Err(Rejected::Deadline { .. })));
     let after = clock.now().saturating_since(deadline);
     assert!(after < Duration::from_secs(10), "{after:?} late");
@@ -325,11 +325,11 @@ mod forked {
         let queue = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9).shared();
         let held = queue.try_acquire(1).unwrap();
         let soon = Duration::from_millis(700);
-        drop(Task::waiting(queue.acquire_for(1, soon)));
+        drop(Task::waiting(queue.acquire(1).within(soon)));
         in_a_child(|| {
-            let late = block_on(queue.acquire_for(1, soon));
+            let late = block_on(queue.acquire(1).within(soon));
             assert!(matches!(late, Err(Rejected::Deadline { .. })));
-            let late = queue.blocking_acquire_for(1, soon / 100);
+            let late = queue.acquire(1).within(soon / 100).block();
             assert!(matches!(late, Err(Rejected::Deadline { .. })));
         });
         drop(held);
@@ -437,7 +437,7 @@ mod runtimes_that_do_not_run {
             let late = in_time(move || {
                 let queue = Queue::new(Concurrency::new(1), timer, 9);
                 let _held = queue.try_acquire(1).unwrap();
-                permits(block_on(queue.acquire_for(1, Duration::from_millis(5))))
+                permits(block_on(queue.acquire(1).within(Duration::from_millis(5))))
             });
             assert!(matches!(late, Err(Rejected::Deadline { .. })));
         }
@@ -457,7 +457,7 @@ mod runtimes_that_do_not_run {
             let waiter = {
                 let queue = Arc::clone(&queue);
                 thread::spawn(move || {
-                    let wait = queue.acquire_for(1, Duration::from_millis(300));
+                    let wait = queue.acquire(1).within(Duration::from_millis(300));
                     tell.send(permits(block_on(wait)))
                 })
             };

@@ -60,7 +60,7 @@ fn each_outcome_is_counted_in_its_group() {
     let counts = || queue.limiter().counts();
     let held = now(queue.acquire(4)).unwrap();
     let first = Task::waiting(queue.acquire(2));
-    let late = Task::waiting(queue.acquire_until(1, Timestamp::from_secs(1)));
+    let late = Task::waiting(queue.acquire(1).until(Timestamp::from_secs(1)));
     let dropped = Task::waiting(queue.acquire(1));
     assert_eq!(requests(counts()), [1, 0, 0, 0]);
 
@@ -147,7 +147,7 @@ fn a_request_that_a_lowered_limit_cannot_hold_is_refused() {
 #[test]
 fn a_grant_for_part_of_a_request_counts_its_own_permits() {
     let queue = Queue::new(Counted::new(Concurrency::new(5)), Timeless, 9);
-    let some = now(queue.acquire_between(1, 100)).unwrap();
+    let some = now(queue.acquire(1).up_to(100)).unwrap();
     assert_eq!(permits(queue.limiter().counts()), [5, 0, 0, 0]);
     drop(some);
     assert_eq!(requests(queue.limiter().counts()), [1, 0, 0, 0]);
@@ -233,7 +233,7 @@ fn each_limit_of_a_composition_counts_the_grants_and_the_rejections_that_it_caus
     );
 
     // The bucket is empty, and it grants none before the deadline.
-    assert!(now(queue.acquire_until(1, Timestamp::from_millis(500))).is_err());
+    assert!(now(queue.acquire(1).until(Timestamp::from_millis(500))).is_err());
     assert_eq!(requests(RATE.counts()), [1, 1, 0, 0]);
     // More than the bucket can hold.
     assert!(now(queue.acquire(3)).is_err());
@@ -241,7 +241,7 @@ fn each_limit_of_a_composition_counts_the_grants_and_the_rejections_that_it_caus
 
     // The bucket has filled up, and the other limit denies.
     queue.clock().set(second(9));
-    let wait = Task::waiting(queue.acquire_until(2, second(10)));
+    let wait = Task::waiting(queue.acquire(2).until(second(10)));
     let cancelled = Task::waiting(queue.acquire(1));
     drop(cancelled);
     queue.clock().set(second(11));

@@ -56,9 +56,9 @@ mod at_once {
     fn a_grant_exactly_at_the_deadline_is_waited_for_and_1_ns_less_is_not() {
         for order in [Order::OldestFirst, Order::NewestFirst] {
             let queue = queue(bucket(5), 99).with_order(order);
-            let refused = now(queue.acquire_until(3, before(secs(3))));
+            let refused = now(queue.acquire(3).until(before(secs(3))));
             assert_eq!(permits(refused), late(3, Retry::At(secs(3))));
-            let wait = Task::waiting(queue.acquire_until(3, secs(3)));
+            let wait = Task::waiting(queue.acquire(3).until(secs(3)));
             assert_eq!(advance(&queue, secs(3)), Next::Idle);
             assert_eq!((wait.wakes(), permits(wait.outcome())), (1, Ok(3)));
             let counts = queue.counts();
@@ -74,19 +74,19 @@ mod at_once {
         let queue = queue(bucket(5), 99);
         let _first = Task::waiting(queue.acquire(4));
         assert_eq!(
-            permits(now(queue.acquire_until(2, before(secs(6))))),
+            permits(now(queue.acquire(2).until(before(secs(6))))),
             late(2, Retry::At(secs(6)))
         );
-        let second = Task::waiting(queue.acquire_until(2, secs(6)));
+        let second = Task::waiting(queue.acquire(2).until(secs(6)));
         // More than the bucket holds at once.
         assert_eq!(
-            permits(now(queue.acquire_until(1, before(secs(7))))),
+            permits(now(queue.acquire(1).until(before(secs(7))))),
             late(1, Retry::At(secs(7)))
         );
-        let _third = Task::waiting(queue.acquire_until(1, secs(7)));
+        let _third = Task::waiting(queue.acquire(1).until(secs(7)));
         drop(second);
         assert_eq!(
-            permits(now(queue.acquire_until(1, before(secs(6))))),
+            permits(now(queue.acquire(1).until(before(secs(6))))),
             late(1, Retry::At(secs(6)))
         );
     }
@@ -95,7 +95,7 @@ mod at_once {
     fn a_waiter_for_zero_permits_delays_no_deadline() {
         let queue = queue(bucket(5), 99);
         let _line = [1, 0].map(|n| Task::waiting(queue.acquire(n)));
-        let wait = Task::waiting(queue.acquire_until(1, secs(2)));
+        let wait = Task::waiting(queue.acquire(1).until(secs(2)));
         advance(&queue, secs(1));
         advance(&queue, secs(2));
         assert_eq!(permits(wait.outcome()), Ok(1));
@@ -105,9 +105,9 @@ mod at_once {
     fn newest_first_requests_queued_before_it_do_not_count() {
         let queue = newest_first(bucket(5), 99);
         let _first = Task::waiting(queue.acquire(4));
-        let _second = Task::waiting(queue.acquire_until(1, secs(1)));
+        let _second = Task::waiting(queue.acquire(1).until(secs(1)));
         assert_eq!(
-            permits(now(queue.acquire_until(1, before(secs(1))))),
+            permits(now(queue.acquire(1).until(before(secs(1))))),
             late(1, Retry::At(secs(1)))
         );
     }
@@ -116,14 +116,14 @@ mod at_once {
     fn an_expired_deadline_rejects_what_is_not_free() {
         let queue = queue(Concurrency::new(2), 99);
         queue.clock().set(secs(9));
-        let held = now(queue.acquire_until(1, secs(8))).unwrap();
+        let held = now(queue.acquire(1).until(secs(8))).unwrap();
         for deadline in [START, secs(8), secs(9)] {
             assert_eq!(
-                permits(now(queue.acquire_until(2, deadline))),
+                permits(now(queue.acquire(2).until(deadline))),
                 late(2, Retry::OnRelease)
             );
         }
-        let wait = Task::waiting(queue.acquire_until(2, Timestamp::from_nanos(9_000_000_001)));
+        let wait = Task::waiting(queue.acquire(2).until(Timestamp::from_nanos(9_000_000_001)));
         drop((wait, held));
         assert_eq!((queue.counts().late, queue.counts().cancelled), (3, 1));
     }
@@ -133,7 +133,7 @@ mod at_once {
         let queue = queue(TokenBucket::new(Rate::per_second(1), 2), 99);
         let _held = now(queue.acquire(1)).unwrap();
         assert_eq!(
-            permits(now(queue.acquire_until(2, ms(999)))),
+            permits(now(queue.acquire(2).until(ms(999)))),
             late(2, Retry::At(secs(1)))
         );
         assert!(queue.try_acquire(1).is_ok());
@@ -150,7 +150,7 @@ mod at_once {
             9,
         );
         assert_eq!(
-            permits(now(queue.acquire_until(1, secs(9)))),
+            permits(now(queue.acquire(1).until(secs(9)))),
             late(1, Retry::Never)
         );
     }
@@ -159,7 +159,7 @@ mod at_once {
     fn a_deadline_at_the_end_of_time_works() {
         let queue = queue(Concurrency::new(1), 99);
         let _held = now(queue.acquire(1)).unwrap();
-        let mut wait = Task::waiting(queue.acquire_until(1, Timestamp::MAX));
+        let mut wait = Task::waiting(queue.acquire(1).until(Timestamp::MAX));
         assert_eq!(queue.advance(), Next::OnRelease);
         assert_eq!(advance(&queue, Timestamp::MAX), Next::OnRelease);
         assert!(wait.is_pending());
@@ -169,8 +169,8 @@ mod at_once {
     #[test]
     fn the_queue_may_also_be_full() {
         let queue = queue(bucket(1), 1);
-        let _first = Task::waiting(queue.acquire_until(1, secs(1)));
-        let full = now(queue.acquire_until(1, secs(2)));
+        let _first = Task::waiting(queue.acquire(1).until(secs(1)));
+        let full = now(queue.acquire(1).until(secs(2)));
         assert_eq!(
             permits(full),
             Err(Rejected::QueueFull {
@@ -179,7 +179,7 @@ mod at_once {
             })
         );
         assert_eq!(
-            permits(now(queue.acquire_until(1, ms(1_999)))),
+            permits(now(queue.acquire(1).until(ms(1_999)))),
             late(1, Retry::At(secs(2)))
         );
     }
@@ -193,7 +193,7 @@ mod over {
         for order in [Order::OldestFirst, Order::NewestFirst] {
             let queue = queue(Concurrency::new(1), 99).with_order(order);
             let held = now(queue.acquire(1)).unwrap();
-            let mut wait = Task::waiting(queue.acquire_until(1, ms(500)));
+            let mut wait = Task::waiting(queue.acquire(1).until(ms(500)));
             assert_eq!(queue.advance(), Next::At(ms(500)));
             assert_eq!(advance(&queue, before(ms(500))), Next::At(ms(500)));
             assert!(wait.is_pending());
@@ -221,7 +221,7 @@ mod over {
         queue.attend_shared();
         let mut held = now(queue.acquire(1)).unwrap();
         let [first, middle, last] =
-            [Timestamp::MAX, secs(1), secs(9)].map(|at| Task::waiting(queue.acquire_until(1, at)));
+            [Timestamp::MAX, secs(1), secs(9)].map(|at| Task::waiting(queue.acquire(1).until(at)));
         assert_eq!(advance(&queue, secs(1)), Next::At(secs(9)));
         assert_eq!((first.wakes(), middle.wakes(), last.wakes()), (0, 1, 0));
         assert_eq!(permits(middle.outcome()), late(1, Retry::OnRelease));
@@ -236,7 +236,7 @@ mod over {
     fn when_the_head_expires_the_waiters_behind_it_that_fit_are_granted_at_once() {
         let queue = queue(Concurrency::new(5), 99);
         let held = now(queue.acquire(3)).unwrap();
-        let head = Task::waiting(queue.acquire_until(4, secs(1)));
+        let head = Task::waiting(queue.acquire(4).until(secs(1)));
         let [one, other, mut third] = [1, 1, 1].map(|n| Task::waiting(queue.acquire(n)));
         assert_eq!(advance(&queue, secs(1)), Next::OnRelease);
         assert_eq!(
@@ -259,7 +259,7 @@ mod over {
         );
         let mut old = Task::waiting(queue.acquire(3));
         let small = Task::waiting(queue.acquire(1));
-        let head = Task::waiting(queue.acquire_until(3, secs(1)));
+        let head = Task::waiting(queue.acquire(3).until(secs(1)));
         drop(one);
         assert_eq!(small.wakes(), 0, "not its turn");
         assert_eq!(advance(&queue, secs(1)), Next::OnRelease);
@@ -272,7 +272,7 @@ mod over {
     fn when_the_head_expires_the_time_of_its_successor_is_returned() {
         let queue = queue(TokenBucket::new(Rate::per_second(1), 9), 99);
         let mut held = now(queue.acquire(9)).unwrap();
-        let head = Task::waiting(queue.acquire_until(9, secs(9)));
+        let head = Task::waiting(queue.acquire(9).until(secs(9)));
         let _next = Task::waiting(queue.acquire(4));
         queue.change(|_| ());
         assert_eq!(queue.advance(), Next::At(secs(9)));
@@ -286,7 +286,7 @@ mod over {
     fn a_release_after_the_deadline_goes_to_the_next_without_an_advance() {
         let queue = queue(Concurrency::new(1), 99);
         let held = now(queue.acquire(1)).unwrap();
-        let first = Task::waiting(queue.acquire_until(1, secs(1)));
+        let first = Task::waiting(queue.acquire(1).until(secs(1)));
         let second = Task::waiting(queue.acquire(1));
         queue.clock().set(secs(2));
         drop(held);
@@ -303,7 +303,7 @@ mod over {
         let queue = queue(bucket, 99);
         let _held = now(queue.acquire(9)).unwrap();
         let _first = Task::waiting(queue.acquire(2));
-        let over = Task::waiting(queue.acquire_until(1, secs(3)));
+        let over = Task::waiting(queue.acquire(1).until(secs(3)));
         let _last = Task::waiting(queue.acquire(4));
         queue.change(|bucket| slower(bucket, 9));
         advance(&queue, secs(3));
@@ -315,7 +315,7 @@ mod over {
     fn a_wait_granted_before_its_deadline_has_its_permits_whenever_it_is_polled() {
         let queue = queue(Concurrency::new(1), 99);
         let held = now(queue.acquire(1)).unwrap();
-        let wait = Task::waiting(queue.acquire_until(1, secs(1)));
+        let wait = Task::waiting(queue.acquire(1).until(secs(1)));
         drop(held);
         assert_eq!(advance(&queue, secs(5)), Next::Idle);
         assert_eq!(permits(wait.outcome()), Ok(1));
@@ -325,7 +325,7 @@ mod over {
     fn an_expired_wait_stays_expired_whatever_comes_in() {
         let queue = queue(Concurrency::new(1), 99);
         let held = now(queue.acquire(1)).unwrap();
-        let wait = Task::waiting(queue.acquire_until(1, secs(1)));
+        let wait = Task::waiting(queue.acquire(1).until(secs(1)));
         advance(&queue, secs(1));
         drop(held);
         assert_eq!(permits(wait.outcome()), late(1, Retry::OnRelease));
@@ -336,7 +336,7 @@ mod over {
     fn an_expired_wait_may_be_dropped_before_its_next_poll() {
         let queue = queue(Concurrency::new(1), 99);
         let _held = now(queue.acquire(1)).unwrap();
-        let wait = Task::waiting(queue.acquire_until(1, secs(1)));
+        let wait = Task::waiting(queue.acquire(1).until(secs(1)));
         advance(&queue, secs(1));
         drop(wait);
         assert_eq!((queue.counts().late, queue.counts().cancelled), (1, 0));
@@ -348,7 +348,7 @@ mod over {
             let queue = queue(Concurrency::new(1), 999);
             let held = now(queue.acquire(1)).unwrap();
             let waits: Vec<_> = (0..many)
-                .map(|_| Task::waiting(queue.acquire_until(1, secs(1))))
+                .map(|_| Task::waiting(queue.acquire(1).until(secs(1))))
                 .collect();
             let last = Task::waiting(queue.acquire(1));
             assert_eq!(advance(&queue, secs(1)), Next::OnRelease);
@@ -368,7 +368,7 @@ mod over {
     fn a_deadline_set_after_the_first_poll_changes_nothing() {
         let queue = queue(Concurrency::new(1), 99);
         let _held = now(queue.acquire(1)).unwrap();
-        let _wait = Task::waiting(Acquire::new(&queue, 1, 1).until(secs(5)).until(secs(2)));
+        let _wait = Task::waiting(Acquire::new(&queue, 1).until(secs(5)).until(secs(2)));
         assert_eq!(
             queue.advance(),
             Next::At(secs(2)),
@@ -385,7 +385,7 @@ mod at_one_instant {
     fn waiters_behind_the_head_are_granted_with_it() {
         let queue = queue(FixedWindow::new(3, SECOND), 99);
         let _held = now(queue.acquire(3)).unwrap();
-        let waits = [1, 1, 1].map(|n| Task::waiting(queue.acquire_until(n, secs(1))));
+        let waits = [1, 1, 1].map(|n| Task::waiting(queue.acquire(n).until(secs(1))));
         assert_eq!(advance(&queue, secs(1)), Next::Idle);
         assert_eq!(waits.map(|wait| permits(wait.outcome())), [Ok(1); 3]);
     }
@@ -396,7 +396,7 @@ mod at_one_instant {
         let _held = now(queue.acquire(4)).unwrap();
         let cancelled = Task::waiting(queue.acquire(1));
         let head = Task::waiting(queue.acquire(1));
-        let behind = Task::waiting(queue.acquire_until(1, secs(1)));
+        let behind = Task::waiting(queue.acquire(1).until(secs(1)));
         // The limiter is asked for the new head at the same instant, but its entry is later.
         drop(cancelled);
         assert_eq!(advance(&queue, secs(1)), Next::Idle);
@@ -410,7 +410,7 @@ mod at_one_instant {
     fn a_head_whose_grant_and_deadline_are_the_same_is_granted() {
         for order in [Order::OldestFirst, Order::NewestFirst] {
             let queue = queue(bucket(1), 99).with_order(order);
-            let wait = Task::waiting(queue.acquire_until(1, secs(1)));
+            let wait = Task::waiting(queue.acquire(1).until(secs(1)));
             advance(&queue, secs(1));
             assert_eq!(permits(wait.outcome()), Ok(1));
         }
@@ -420,7 +420,7 @@ mod at_one_instant {
     fn a_release_at_the_very_deadline_is_granted() {
         let queue = queue(Concurrency::new(1), 99);
         let held = now(queue.acquire(1)).unwrap();
-        let wait = Task::waiting(queue.acquire_until(1, secs(1)));
+        let wait = Task::waiting(queue.acquire(1).until(secs(1)));
         queue.clock().set(secs(1));
         drop(held);
         assert_eq!(permits(wait.outcome()), Ok(1));
@@ -435,7 +435,7 @@ mod late_advances {
     fn permits_that_came_in_before_the_deadline_are_granted_though_the_queue_is_advanced_after_it()
     {
         let queue = queue(bucket(1), 99);
-        let wait = Task::waiting(queue.acquire_until(1, ms(1_001)));
+        let wait = Task::waiting(queue.acquire(1).until(ms(1_001)));
         advance(&queue, ms(1_005));
         assert_eq!(permits(wait.outcome()), Ok(1));
     }
@@ -450,7 +450,7 @@ mod late_advances {
         ] {
             let queue = queue(bucket(9), 99);
             let [head, behind] =
-                [Timestamp::MAX, secs(2)].map(|at| Task::waiting(queue.acquire_until(1, at)));
+                [Timestamp::MAX, secs(2)].map(|at| Task::waiting(queue.acquire(1).until(at)));
             advance(&queue, to);
             assert_eq!(permits(head.outcome()), Ok(1));
             assert_eq!(permits(behind.outcome()).is_ok(), granted, "{to}");
@@ -464,7 +464,7 @@ mod late_advances {
             let queue = queue(AdjustableBucket::new(Rate::per_second(1), 9), 99);
             let _held = now(queue.acquire(9)).unwrap();
             let head = Task::waiting(queue.acquire(1));
-            let behind = Task::waiting(queue.acquire_until(1, secs(2)));
+            let behind = Task::waiting(queue.acquire(1).until(secs(2)));
             // Then the permits come in after 10 s and 20 s.
             queue.change(|bucket| slower(bucket, 9));
             advance(&queue, to);
@@ -503,8 +503,11 @@ mod model {
                     let permits = 1 + random.below(3) as u32;
                     // No two at one instant.
                     let deadline = (time / 512 + 1 + random.below(60)) * 512 + step;
-                    let mut task =
-                        Task::new(queue.acquire_until(permits, Timestamp::from_nanos(deadline)));
+                    let mut task = Task::new(
+                        queue
+                            .acquire(permits)
+                            .until(Timestamp::from_nanos(deadline)),
+                    );
                     let waits = permits > free || order == Order::OldestFirst && !line.is_empty();
                     match task.poll() {
                         core::task::Poll::Ready(lease) => {
@@ -613,7 +616,7 @@ mod model {
             let (mut waits, mut ahead) = (Vec::new(), 0);
             for _ in 0..60 {
                 let deadline = Timestamp::from_millis(1 + random.below(40_000));
-                let mut task = Task::new(queue.acquire_until(1, deadline));
+                let mut task = Task::new(queue.acquire(1).until(deadline));
                 let comes_in = secs(ahead + 1);
                 match task.poll() {
                     core::task::Poll::Pending => {

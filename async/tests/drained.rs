@@ -285,7 +285,7 @@ fn it_neither_ends_a_deadline_nor_waits_for_one() {
     let queue = queue(Concurrency::new(1), 9);
     let held = now(queue.acquire(1)).unwrap();
     let drained = Task::waiting(queue.drained());
-    let wait = Task::waiting(queue.acquire_until(1, START.saturating_add(SECOND)));
+    let wait = Task::waiting(queue.acquire(1).until(START.saturating_add(SECOND)));
     queue.clock().advance(SECOND);
     assert_eq!(queue.advance(), Next::OnRelease);
     assert_eq!(

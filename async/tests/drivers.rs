@@ -183,7 +183,7 @@ fn a_driver_polled_once_arms_no_timer_and_leaves_the_armed_one_in_charge() {
 fn a_new_attendant_takes_over_the_instant_of_a_driver() {
     let queue: Shared<_> = Arc::new(queue(bucket(5), 99));
     let mut driver = Task::waiting(queue.drive());
-    let _wait = Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1));
+    let _wait = Task::waiting(Acquire::new(Arc::clone(&queue), 1));
     assert!(driver.is_pending());
     assert_eq!(queue.clock().armed(), [secs(1)]);
     queue.attend_shared();
@@ -198,7 +198,7 @@ fn a_new_attendant_takes_over_the_instant_of_a_driver() {
 fn a_driver_beside_an_attendant_takes_nothing_over() {
     let queue: Shared<_> = Arc::new(queue(bucket(5), 99));
     queue.attend_shared();
-    let waits = [(); 2].map(|()| Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1)));
+    let waits = [(); 2].map(|()| Task::waiting(Acquire::new(Arc::clone(&queue), 1)));
     let driver = Task::waiting(queue.drive());
     queue.clock().run(secs(2));
     assert_eq!(waits.map(|wait| wait.wakes()), [1, 1]);
@@ -389,7 +389,7 @@ mod threads {
             let late = Arc::clone(&queue);
             in_time(move || {
                 let until = late.clock().now().saturating_add(Duration::from_millis(30));
-                let outcome = futures_executor::block_on(late.acquire_until(1, until));
+                let outcome = futures_executor::block_on(late.acquire(1).until(until));
                 assert_eq!(
                     permits(outcome),
                     Err(Rejected::Deadline {
@@ -416,7 +416,12 @@ mod threads {
             .map(|number| {
                 let queue = Arc::clone(&queue);
                 thread::spawn(move || {
-                    permits(queue.blocking_acquire_for(1, Duration::from_millis(20 * number)))
+                    permits(
+                        queue
+                            .acquire(1)
+                            .within(Duration::from_millis(20 * number))
+                            .block(),
+                    )
                 })
             })
             .collect();

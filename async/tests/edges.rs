@@ -171,7 +171,7 @@ fn a_thread_behind_a_cancelled_head_does_not_oversleep() {
         .build()
         .unwrap();
     let queue = Arc::new(Queue::new(bucket, NoTimer(MonotonicClock::new()), 9_000));
-    let mut head = Box::pin(Acquire::new(Arc::clone(&queue), 2_000, 2_000));
+    let mut head = Box::pin(Acquire::new(Arc::clone(&queue), 2_000));
     let mut context = core::task::Context::from_waker(Waker::noop());
     assert!(head.as_mut().poll(&mut context).is_pending());
     let started = Instant::now();

@@ -86,7 +86,7 @@ fn waits_that_are_dropped_by_many_threads_leave_no_waiter_asleep() {
                         }
                         1 => {
                             let timeout = Duration::from_micros(random.below(400));
-                            block_on(queue.acquire_for(1, timeout))
+                            block_on(queue.acquire(1).within(timeout))
                         }
                         _ => block_on(queue.acquire(1)),
                     };
@@ -193,9 +193,9 @@ fn a_wait_that_is_dropped_passes_the_timer_on() {
 fn a_wait_that_is_due_earlier_takes_the_timer_over() {
     let queue = Queue::new(Concurrency::new(1), Hand::new(), 99);
     let held = block_on(queue.acquire(1)).unwrap();
-    let late = Task::waiting(queue.acquire_until(1, secs(8)));
+    let late = Task::waiting(queue.acquire(1).until(secs(8)));
     assert_eq!(queue.clock().alarm(), Some(secs(8)));
-    let early = Task::waiting(queue.acquire_until(1, secs(3)));
+    let early = Task::waiting(queue.acquire(1).until(secs(3)));
     assert_eq!(queue.clock().alarm(), Some(secs(3)));
     queue.clock().jump(secs(3));
     assert_eq!((late.wakes(), early.wakes()), (0, 1));
@@ -209,7 +209,7 @@ fn a_deadline_behind_a_concurrency_limit_is_met_without_a_driver() {
     let queue = Queue::new(Concurrency::new(1), ThreadTimer::new(), 99);
     let held = block_on(queue.acquire(1)).unwrap();
     let deadline = queue.clock().now().saturating_add(Duration::from_millis(5));
-    let late = block_on(queue.acquire_until(1, deadline));
+    let late = block_on(queue.acquire(1).until(deadline));
     assert!(matches!(late, Err(Rejected::Deadline { .. })));
     drop(held);
 }
@@ -250,13 +250,13 @@ fn a_queue_that_attends_to_itself_leaves_waits_alone() {
 fn a_wait_whose_waker_panics_is_passed_over() {
     let queue = queue(bucket(5), 99);
     let first = Task::waiting(queue.acquire(1));
-    let mut second = Task::new(queue.acquire_until(1, secs(8)));
+    let mut second = Task::new(queue.acquire(1).until(secs(8)));
     assert!(
         second
             .poll_with(&waker(|| panic!("a waker's")))
             .is_pending()
     );
-    let mut third = Task::waiting(queue.acquire_until(1, secs(9)));
+    let mut third = Task::waiting(queue.acquire(1).until(secs(9)));
     assert!(catch_unwind(AssertUnwindSafe(|| drop(first))).is_err());
     assert_eq!(third.wakes(), 1);
     assert!(third.is_pending());

@@ -249,7 +249,7 @@ fn a_waker_is_dropped_outside_the_lock_even_if_the_clock_panics() {
 fn a_lease_that_is_released_later_leaves_no_pointer_if_the_limiter_panics() {
     let (limiter, fuse) = Faulty::new(1);
     let queue = Arc::new(queue(limiter, 9));
-    let held = now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap();
+    let held = now(Acquire::new(Arc::clone(&queue), 1)).unwrap();
     fuse.light(1);
     assert!(panics(|| Queue::release_later(held)));
     assert_eq!((Arc::strong_count(&queue), available(&queue)), (1, 1));
@@ -413,7 +413,7 @@ fn a_waiter_that_came_while_a_composition_was_denied_is_granted() {
     let wait = Rc::new(RefCell::new(None));
     queue.change(|all| {
         let (queue, wait) = (Rc::clone(&queue), Rc::clone(&wait));
-        let comes = move || *wait.borrow_mut() = Some(Task::waiting(Acquire::new(queue, 1, 1)));
+        let comes = move || *wait.borrow_mut() = Some(Task::waiting(Acquire::new(queue, 1)));
         *all.limits().1.0.borrow_mut() = Some(Box::new(comes));
     });
     assert!(queue.try_acquire(1).is_err());

@@ -83,7 +83,7 @@ fn a_grant_claimed_late_reports_its_own_instant() {
         .build()
         .unwrap();
     let queue = hooked(bucket, 9, &told);
-    let wait = Task::waiting(queue.acquire_between(2, 5));
+    let wait = Task::waiting(queue.acquire(2).up_to(5));
     millis(&queue, 200);
     queue.advance();
     millis(&queue, 999);
@@ -99,7 +99,7 @@ fn a_request_settled_at_once_is_not_reported() {
     assert!(now(queue.acquire(3)).is_err(), "more than there are");
     assert!(now(queue.acquire(2)).is_err(), "full");
     assert!(
-        now(queue.acquire_until(1, Timestamp::ZERO)).is_err(),
+        now(queue.acquire(1).until(Timestamp::ZERO)).is_err(),
         "late"
     );
     drop(queue.acquire(1));
@@ -123,7 +123,7 @@ fn each_end_of_a_wait_is_reported_as_its_outcome() {
     queue.change(|limit| limit.set_limit(3)).unwrap();
     assert!(exceeds.outcome().is_err());
     told.are([(4, 20, Outcome::ExceedsCapacity)]);
-    let late = Task::waiting(queue.acquire_until(1, Timestamp::from_millis(37)));
+    let late = Task::waiting(queue.acquire(1).until(Timestamp::from_millis(37)));
     millis(&queue, 37);
     queue.advance();
     assert!(late.outcome().is_err());
@@ -164,7 +164,7 @@ fn a_wait_that_is_settled_and_then_dropped_is_reported() {
     drop(granted);
     told.are([(1, 5, Outcome::Granted)]);
     let _held = now(queue.acquire(1)).unwrap();
-    let late = Task::waiting(queue.acquire_until(1, Timestamp::from_millis(25)));
+    let late = Task::waiting(queue.acquire(1).until(Timestamp::from_millis(25)));
     millis(&queue, 25);
     queue.advance();
     drop(late);

@@ -74,7 +74,7 @@ impl<L: QueueLimiter + Debug + 'static> World<L> {
                 Err(denied) => format!("{} {:?}", denied.permits(), denied.retry(self.queue)),
             },
             5 => {
-                let mut wait = Task::new(self.queue.acquire_between(1, n));
+                let mut wait = Task::new(self.queue.acquire(1).up_to(n));
                 self.settle(wait.poll(), wait)
             }
             6 => format!("{:?}", self.queue.advance()),

@@ -461,10 +461,10 @@ fn a_request_of_the_table_ends_at_its_deadline_or_timeout() {
     let table = Keyed::for_keys(Concurrency::new(1), 10);
     let queue = KeyedQueue::new(table, Hand::new(), 9);
     let held = now(queue.acquire("alice", 1)).unwrap();
-    let until = Task::waiting(queue.acquire_until("alice", 1, secs(3)));
-    let mut timed = Task::waiting(queue.acquire_for("alice", 1, Duration::from_secs(5)));
-    let last = Task::waiting(queue.acquire_for("alice", 1, Duration::from_secs(9)));
-    assert!(now(queue.acquire_for("bob", 1, Duration::ZERO)).is_ok());
+    let until = Task::waiting(queue.acquire("alice", 1).until(secs(3)));
+    let mut timed = Task::waiting(queue.acquire("alice", 1).within(Duration::from_secs(5)));
+    let last = Task::waiting(queue.acquire("alice", 1).within(Duration::from_secs(9)));
+    assert!(now(queue.acquire("bob", 1).within(Duration::ZERO)).is_ok());
     queue.clock().set(secs(3) + Duration::from_nanos(1));
     queue.advance();
     assert!(matches!(until.outcome(), Err(Rejected::Deadline { .. })));
@@ -809,8 +809,7 @@ fn all_keys_share_one_timer_for_the_earliest_instant<K: Kind>() {
     let queue = Arc::new(queue(K::tokens(1), 9));
     queue.attend_shared();
     let hand = queue.clock();
-    let wait =
-        |key: u64| Task::waiting(Acquire::new(QueueKey::new(Arc::clone(&queue), &key), 1, 1));
+    let wait = |key: u64| Task::waiting(Acquire::new(QueueKey::new(Arc::clone(&queue), &key), 1));
     hand.set(secs(2));
     (0..5).for_each(|key| drop(hold(&queue, key, 1)));
     let later = wait(0);
@@ -908,14 +907,13 @@ fn a_changed_limit_applies_to_waiters<K: Kind>() {
 fn a_future_and_a_lease_may_own_the_queue<K: Kind>() {
     let queue = Arc::new(queue(K::permits(1), 9));
     let key = |key: u64| QueueKey::new(Arc::clone(&queue), &key);
-    let held = now(Acquire::new(key(1), 1, 1)).unwrap();
-    let wait = Task::waiting(Acquire::new(key(1), 1, 1));
+    let held = now(Acquire::new(key(1), 1)).unwrap();
+    let wait = Task::waiting(Acquire::new(key(1), 1));
     thread::spawn(move || drop(held)).join().unwrap();
     let lease = thread::spawn(move || granted(wait)).join().unwrap();
     assert!(queue.try_acquire(&1_u64, 1).is_err());
     let other = Task::waiting(Acquire::new(
         QueueKey::of(Arc::clone(&queue), 0, &1_u64).unwrap(),
-        1,
         1,
     ));
     drop(queue);
@@ -928,14 +926,17 @@ fn a_future_and_a_lease_may_own_the_queue<K: Kind>() {
 fn a_partial_wait_takes_what_is_available<K: Kind>() {
     let queue = queue(K::permits(5), 9);
     let held = hold(&queue, 1, 5);
-    let some = Task::waiting(Acquire::new(queue.key(&1_u64), 2, 9));
-    let rest = Task::waiting(Acquire::new(queue.key(&1_u64), 1, 3));
+    let some = Task::waiting(Acquire::new(queue.key(&1_u64), 2).up_to(9));
+    let rest = Task::waiting(Acquire::new(queue.key(&1_u64), 1).up_to(3));
     drop(held);
     let some = granted(some);
     assert_eq!(some.permits(), 5, "as many as are available");
     drop(some);
     assert_eq!(granted(rest).permits(), 3);
-    assert_eq!(permits(now(Acquire::new(queue.key(&2_u64), 1, 9))), Ok(5));
+    assert_eq!(
+        permits(now(Acquire::new(queue.key(&2_u64), 1).up_to(9))),
+        Ok(5)
+    );
 }
 
 fn a_lease_is_released_in_parts_and_each_part_grants<K: Kind>() {
@@ -1016,9 +1017,9 @@ fn a_waker_may_release_for_another_key<K: Kind>() {
     let queue = Arc::new(queue(K::permits(1), 9));
     let ([a, b], _) = neighbours(&K::permits(1));
     let own = |key: u64| QueueKey::new(Arc::clone(&queue), &key);
-    let [of_a, of_b] = [a, b].map(|key| now(Acquire::new(own(key), 1, 1)).unwrap());
-    let mut wait = Task::new(Acquire::new(own(a), 1, 1));
-    let other = Task::waiting(Acquire::new(own(b), 1, 1));
+    let [of_a, of_b] = [a, b].map(|key| now(Acquire::new(own(key), 1)).unwrap());
+    let mut wait = Task::new(Acquire::new(own(a), 1));
+    let other = Task::waiting(Acquire::new(own(b), 1));
     let of_b = Mutex::new(Some(of_b));
     let releases = waker(move || drop(of_b.lock().unwrap().take()));
     assert!(wait.poll_with(&releases).is_pending());
@@ -1570,7 +1571,7 @@ fn threads_that_hand_leases_on_never_hold_more_than_the_limit<K: Kind>() {
                     let key = random.index(keys.len());
                     let n = random.permits(LIMIT - 1) + 1;
                     let own = QueueKey::new(Arc::clone(queue), &keys[key]);
-                    let mut wait = Box::pin(Acquire::new(own, n, n));
+                    let mut wait = Box::pin(Acquire::new(own, n));
                     if random.index(3) == 0 {
                         // Cancelled, whether or not it is granted in the meantime.
                         let _ = wait
@@ -1861,7 +1862,7 @@ fn a_key_has_a_queue_for_each_limit() {
     let queue: Manual<_> = queue(table, 1);
     let place = |limit| QueueKey::of(&queue, limit, "alice").unwrap();
     assert!(QueueKey::of(&queue, 2, "alice").is_none());
-    let acquire = |limit, n| Acquire::new(place(limit), n, n);
+    let acquire = |limit, n| Acquire::new(place(limit), n);
     let [reads, writes] = [
         now(acquire(READ, 2)).unwrap(),
         now(acquire(WRITE, 1)).unwrap(),

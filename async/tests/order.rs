@@ -66,7 +66,7 @@ mod order {
         assert!(as_object.try_acquire_at(START, 1).is_err());
         let newcomer = Task::waiting(queue.acquire(1));
         let mut probe = Task::waiting(queue.acquire(0));
-        let mut some = Task::waiting(queue.acquire_between(0, 9));
+        let mut some = Task::waiting(queue.acquire(0).up_to(9));
         drop(held);
         let _one = newcomer.outcome().unwrap();
         assert!(probe.is_pending() && some.is_pending(), "5 are held");

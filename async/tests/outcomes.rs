@@ -30,7 +30,7 @@ fn is_on(queue: &Queue<Penalty<Concurrency>, ManualClock>, at: u64) -> bool {
 fn attempts_for_a_request_that_is_granted_start_no_penalty() {
     let queue = Queue::new(penalty(1), ManualClock::new(), 9);
     let held = now(queue.acquire(1)).unwrap();
-    let wait = Task::waiting(queue.acquire_until(1, second(3)));
+    let wait = Task::waiting(queue.acquire(1).until(second(3)));
     for _ in 0..5 {
         queue.change(|_| ());
         assert!(!is_on(&queue, 0));
@@ -44,7 +44,7 @@ fn attempts_for_a_request_that_is_granted_start_no_penalty() {
 fn a_request_that_is_late_starts_a_penalty() {
     let queue = Queue::new(penalty(1), ManualClock::new(), 9);
     let held = now(queue.acquire(1)).unwrap();
-    let late = Task::waiting(queue.acquire_until(1, second(3)));
+    let late = Task::waiting(queue.acquire(1).until(second(3)));
     let wait = Task::waiting(queue.acquire(1));
     queue.clock().set(second(3));
     queue.advance();
@@ -54,7 +54,7 @@ fn a_request_that_is_late_starts_a_penalty() {
     // Further denials do not prolong the penalty. It delays the requests that wait.
     queue.clock().set(second(6));
     drop(held);
-    assert!(now(queue.acquire_until(1, second(7))).is_err());
+    assert!(now(queue.acquire(1).until(second(7))).is_err());
     assert_eq!(wait.wakes(), 0);
     queue.clock().set(second(8));
     queue.advance();
@@ -71,7 +71,7 @@ fn denials_during_a_penalty_do_not_count_for_the_next_one() {
     let _held = now(queue.acquire(1)).unwrap();
     let late = |at| {
         queue.clock().set(second(at));
-        assert!(now(queue.acquire_until(1, second(at))).is_err());
+        assert!(now(queue.acquire(1).until(second(at))).is_err());
         is_on(&queue, at)
     };
     assert!(!late(0));
@@ -125,7 +125,7 @@ fn of_several_limits_the_one_that_denies_starts_its_penalty() {
         })
     };
     let _held = now(queue.acquire(2)).unwrap();
-    let late = Task::waiting(queue.acquire_until(1, second(1)));
+    let late = Task::waiting(queue.acquire(1).until(second(1)));
     assert_eq!(on(second(0)), [false, false]);
     queue.clock().set(second(1));
     queue.advance();
@@ -141,7 +141,7 @@ fn the_penalty_of_one_key_does_not_start_by_attempts() {
     let wait = Task::waiting(queue.acquire("alice", 1));
     drop(held);
     let held = wait.outcome().unwrap();
-    assert!(now(queue.key("alice").acquire_until(1, second(0))).is_err());
+    assert!(now(queue.key("alice").acquire(1).until(second(0))).is_err());
     drop(held);
     assert!(matches!(
         queue.try_acquire("alice", 1),
@@ -162,7 +162,7 @@ fn a_denied_attempt_starts_no_hold_and_a_late_request_does() {
     let decision = |at| queue.change(|limit| limit.decision_at(second(at)).copied());
     let _held = now(queue.acquire(3)).unwrap();
     let cancelled = Task::waiting(queue.acquire(2));
-    let late = Task::waiting(queue.acquire_until(2, second(1)));
+    let late = Task::waiting(queue.acquire(2).until(second(1)));
     assert_eq!(decision(0), None);
     drop(cancelled);
     assert_eq!(decision(0), None);

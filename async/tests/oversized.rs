@@ -92,7 +92,7 @@ fn rejections_of_closed_queues_and_of_large_requests_are_counted() {
 fn a_deadline_ends_the_wait_of_a_large_request() {
     let queue = permits_of(1);
     let at = Timestamp::from_secs(3);
-    let wait = Task::waiting(queue.acquire_until(2, at));
+    let wait = Task::waiting(queue.acquire(2).until(at));
     queue.clock().run(at);
     queue.clock().run(Timestamp::from_secs(4));
     assert_eq!(
@@ -107,7 +107,7 @@ fn a_deadline_ends_the_wait_of_a_large_request() {
 #[test]
 fn with_a_deadline_a_request_for_no_permits_waits_for_a_limit_of_zero_to_be_raised() {
     let queue = permits_of(0);
-    let wait = Task::waiting(queue.acquire_until(0, Timestamp::from_secs(3)));
+    let wait = Task::waiting(queue.acquire(0).until(Timestamp::from_secs(3)));
     queue.change(|limit| limit.set_limit(1)).unwrap();
     assert_eq!(permits(wait.outcome()), Ok(0));
 }

@@ -52,7 +52,7 @@ fn a_timeout_starts_when_the_request_is_made() {
     let queue = Queue::new(bucket, ManualClock::new(), 9);
     let _held = queue.try_acquire(1).unwrap();
     queue.clock().set(Timestamp::from_millis(500));
-    let request = queue.acquire_for(1, Duration::from_millis(499));
+    let request = queue.acquire(1).within(Duration::from_millis(499));
     queue.clock().set(Timestamp::from_millis(600));
     assert_eq!(
         permits(now(request)),
@@ -62,7 +62,7 @@ fn a_timeout_starts_when_the_request_is_made() {
         })
     );
     // That instant counts.
-    let wait = Task::waiting(queue.acquire_for(1, Duration::from_millis(400)));
+    let wait = Task::waiting(queue.acquire(1).within(Duration::from_millis(400)));
     queue.clock().set(Timestamp::from_secs(1));
     queue.advance();
     assert_eq!(permits(wait.outcome()), Ok(1));
@@ -73,7 +73,7 @@ fn a_timeout_beyond_the_end_of_time_is_no_deadline() {
     let queue = Queue::new(Concurrency::new(1), ManualClock::new(), 9);
     queue.clock().set(Timestamp::from_secs(1));
     let held = queue.try_acquire(1).unwrap();
-    let wait = Task::waiting(queue.acquire_for(1, Duration::MAX));
+    let wait = Task::waiting(queue.acquire(1).within(Duration::MAX));
     assert_eq!(queue.advance(), portcullis_async::Next::OnRelease);
     drop(held);
     assert_eq!(permits(wait.outcome()), Ok(1));
@@ -85,7 +85,7 @@ fn a_key_takes_a_part_of_what_it_asks_for() {
     let alice = queue.key("alice");
     let held = alice.try_acquire(1).unwrap();
     assert_eq!(alice.available(), 2);
-    assert_eq!(permits(now(alice.acquire_between(1, 9))), Ok(2));
+    assert_eq!(permits(now(alice.acquire(1).up_to(9))), Ok(2));
     assert_eq!(
         alice.try_acquire(3).unwrap_err(),
         Denied::Exhausted {
@@ -109,12 +109,12 @@ fn the_deadline_of_a_key_is_kept() {
         retry: Retry::At(Timestamp::from_secs(1)),
     };
     let before = Timestamp::from_millis(999);
-    assert_eq!(permits(now(alice.acquire_until(1, before))), Err(late));
+    assert_eq!(permits(now(alice.acquire(1).until(before))), Err(late));
     assert_eq!(
-        permits(now(alice.acquire_for(1, Duration::from_millis(999)))),
+        permits(now(alice.acquire(1).within(Duration::from_millis(999)))),
         Err(late)
     );
-    let wait = Task::waiting(alice.acquire_for(1, Duration::from_secs(1)));
+    let wait = Task::waiting(alice.acquire(1).within(Duration::from_secs(1)));
     queue.clock().set(Timestamp::from_secs(1));
     queue.advance();
     assert_eq!(permits(wait.outcome()), Ok(1));
@@ -126,9 +126,9 @@ fn threads_block_in_the_queue_of_a_key() {
     let queue = KeyedQueue::new(table, NoTimer(MonotonicClock::new()), 9);
     let alice = queue.key("alice");
     let held = alice.blocking_acquire(1).unwrap();
-    let late = alice.blocking_acquire_for(1, Duration::from_millis(3));
+    let late = alice.acquire(1).within(Duration::from_millis(3)).block();
     assert!(matches!(late, Err(Rejected::Deadline { permits: 1, .. })));
-    let late = alice.blocking_acquire_until(1, Timestamp::ZERO);
+    let late = alice.acquire(1).until(Timestamp::ZERO).block();
     assert!(matches!(late, Err(Rejected::Deadline { permits: 1, .. })));
     thread::scope(|scope| {
         let waits = scope.spawn(|| permits(alice.blocking_acquire(1)));

@@ -40,12 +40,12 @@ mod parts {
     #[test]
     fn a_partial_grant_is_what_is_available_between_the_two_numbers() {
         let queue = queue(Concurrency::new(10), 99);
-        let all = now(queue.acquire_between(1, 100)).unwrap();
+        let all = now(queue.acquire(1).up_to(100)).unwrap();
         assert_eq!(all.permits(), 10);
         drop(all);
-        let some = now(queue.acquire_between(1, 4)).unwrap();
+        let some = now(queue.acquire(1).up_to(4)).unwrap();
         assert_eq!(some.permits(), 4);
-        let rest = now(queue.acquire_between(6, 6)).unwrap();
+        let rest = now(queue.acquire(6).up_to(6)).unwrap();
         assert_eq!((rest.permits(), available(&queue)), (6, 0));
     }
 
@@ -56,7 +56,7 @@ mod parts {
             now(queue.acquire(6)).unwrap(),
             now(queue.acquire(4)).unwrap(),
         );
-        let wait = Task::waiting(queue.acquire_between(2, 8));
+        let wait = Task::waiting(queue.acquire(2).up_to(8));
         let after = Task::waiting(queue.acquire(1));
         assert_eq!(queue.counts().permits, 3);
         drop(six);
@@ -70,15 +70,15 @@ mod parts {
     #[test]
     fn a_maximum_below_the_minimum_counts_as_the_minimum() {
         let queue = queue(Concurrency::new(5), 9);
-        assert_eq!(now(queue.acquire_between(3, 1)).unwrap().permits(), 3);
-        assert_eq!(now(Acquire::new(&queue, 3, 1)).unwrap().permits(), 3);
+        assert_eq!(now(queue.acquire(3).up_to(1)).unwrap().permits(), 3);
+        assert_eq!(now(Acquire::new(&queue, 3).up_to(1)).unwrap().permits(), 3);
     }
 
     #[test]
     fn a_request_for_zero_to_some_permits_waits_while_none_is_available() {
         let queue = queue(Concurrency::new(5), 9);
         let held = now(queue.acquire(5)).unwrap();
-        let wait = Task::waiting(queue.acquire_between(0, 3));
+        let wait = Task::waiting(queue.acquire(0).up_to(3));
         drop(held);
         assert_eq!(wait.outcome().unwrap().permits(), 3);
     }
@@ -339,10 +339,10 @@ mod threads {
     #[test]
     fn futures_and_leases_that_own_the_queue_can_be_sent_to_other_threads() {
         let queue: Shared = Arc::new(queue(Concurrency::new(1), 9));
-        let held = now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap();
-        let mut first = Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1));
-        let cancelled = Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1));
-        let last = Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1));
+        let held = now(Acquire::new(Arc::clone(&queue), 1)).unwrap();
+        let mut first = Task::waiting(Acquire::new(Arc::clone(&queue), 1));
+        let cancelled = Task::waiting(Acquire::new(Arc::clone(&queue), 1));
+        let last = Task::waiting(Acquire::new(Arc::clone(&queue), 1));
         thread::spawn(move || drop(held)).join().unwrap();
         let lease = thread::spawn(move || match first.poll() {
             Poll::Ready(lease) => lease.unwrap(),
@@ -367,7 +367,7 @@ mod threads {
     #[test]
     fn a_future_or_a_lease_keeps_its_queue_alive() {
         let queue = queue(Concurrency::new(1), 9);
-        let lease = now(Acquire::new(Box::new(queue), 1, 1)).unwrap();
+        let lease = now(Acquire::new(Box::new(queue), 1)).unwrap();
         assert_eq!(lease.limiter().counts(), QueueCounts::default());
     }
 
@@ -392,7 +392,7 @@ mod threads {
         let queue: Shared = Arc::new(queue(Concurrency::new(1), 9));
         both(&queue);
         both(&queue.acquire(1));
-        both(&Acquire::new(Arc::clone(&queue), 1, 1));
+        both(&Acquire::new(Arc::clone(&queue), 1));
         both(&queue.drive());
         both(&now(queue.acquire(1)).unwrap());
     }

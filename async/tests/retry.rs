@@ -211,9 +211,9 @@ fn with_no_place_left_the_retry_is_the_same() {
 #[test]
 fn a_partial_requests_retry_is_for_its_minimum() {
     let queue = undriven(bucket(5), 1);
-    let _wait = Task::waiting(queue.acquire_between(1, 5));
+    let _wait = Task::waiting(queue.acquire(1).up_to(5));
     assert_eq!(
-        permits(now(queue.acquire_between(2, 5))),
+        permits(now(queue.acquire(2).up_to(5))),
         full(2, Retry::At(secs(3)))
     );
 }
@@ -390,7 +390,7 @@ fn the_longest_possible_queue_does_not_overflow() {
         undriven(bucket(u64::from(u32::MAX) / 4), u64::MAX).with_order(Order::OldestFirst);
     let most = u32::MAX / 4;
     let _waits: Vec<_> = (0..8).map(|_| Task::waiting(queue.acquire(most))).collect();
-    let wait = now(queue.acquire_until(most, secs(u64::from(most)))).unwrap_err();
+    let wait = now(queue.acquire(most).until(secs(u64::from(most)))).unwrap_err();
     let Retry::At(at) = wait.retry() else {
         panic!("{wait}")
     };

@@ -209,7 +209,7 @@ fn more_than_the_capacity_is_rejected_at_once() {
         assert_eq!(permits(now(queue.acquire(3))), too_many);
         let _held = now(queue.acquire(2)).unwrap();
         assert_eq!(permits(now(queue.acquire(3))), too_many);
-        assert_eq!(permits(now(queue.acquire_between(3, 9))), too_many);
+        assert_eq!(permits(now(queue.acquire(3).up_to(9))), too_many);
         let counts = queue.counts();
         assert_eq!((counts.oversized, counts.full, counts.waiters), (3, 0, 0));
     }

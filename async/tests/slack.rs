@@ -167,8 +167,8 @@ fn a_stale_request_has_no_slack() {
 #[test]
 fn a_partial_request_takes_what_is_available_now_as_of_the_instant_of_its_minimum() {
     let queue = queue(bucket(9), 99);
-    let some = Task::waiting(queue.acquire_between(2, 9));
-    let other = Task::waiting(queue.acquire_between(1, 9).until(ms(300)));
+    let some = Task::waiting(queue.acquire(2).up_to(9));
+    let other = Task::waiting(queue.acquire(1).up_to(9).until(ms(300)));
     queue.clock().set(ms(200));
     assert_eq!(queue.advance(), Next::At(ms(300)));
     assert_eq!(permits(some.outcome()), Ok(2));
@@ -285,7 +285,7 @@ mod asked_again {
     #[test]
     fn a_deadline_between_two_queries_is_kept() {
         let queue = switch(SECOND);
-        let wait = Task::waiting(queue.acquire_until(1, ms(2_500)));
+        let wait = Task::waiting(queue.acquire(1).until(ms(2_500)));
         queue.clock().run(ms(2_499));
         assert_eq!(wait.wakes(), 0);
         queue.clock().run(ms(2_500));
@@ -299,7 +299,7 @@ mod asked_again {
     #[test]
     fn a_deadline_before_the_first_query_is_not_rejected_early() {
         let queue = switch(SECOND);
-        let wait = Task::waiting(queue.acquire_until(1, ms(500)));
+        let wait = Task::waiting(queue.acquire(1).until(ms(500)));
         queue.clock().run(ms(500));
         assert!(wait.outcome().is_err());
     }
@@ -377,7 +377,7 @@ mod asked_again {
     fn jitter_delays_a_grant_no_further_than_its_deadline() {
         for _ in 0..20 {
             let queue = queue(bucket(1), 99).with_jitter(SECOND);
-            let wait = Task::waiting(queue.acquire_until(1, ms(100)));
+            let wait = Task::waiting(queue.acquire(1).until(ms(100)));
             assert_eq!(queue.advance(), Next::At(ms(100)));
             queue.clock().set(ms(100));
             queue.advance();
@@ -390,7 +390,7 @@ mod asked_again {
         let queue = queue(bucket(1), 99).with_jitter(SECOND);
         let _first = Task::waiting(queue.acquire(1));
         let armed = queue.advance();
-        let _more = [(); 5].map(|()| Task::waiting(queue.acquire_until(1, ms(90_000))));
+        let _more = [(); 5].map(|()| Task::waiting(queue.acquire(1).until(ms(90_000))));
         assert_eq!(queue.advance(), armed);
     }
 

@@ -101,7 +101,7 @@ fn a_wait_that_keeps_grants_from_being_polled_ends_at_its_timeout() {
         let mut count = 0;
         while done.next().await.is_some() {
             count += 1;
-            let body = queue.acquire_for(1, Duration::from_millis(5)).await;
+            let body = queue.acquire(1).within(Duration::from_millis(5)).await;
             late += usize::from(matches!(body, Err(Rejected::Deadline { .. })));
         }
         count

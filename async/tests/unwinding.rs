@@ -245,8 +245,8 @@ mod time {
     fn attended() -> (Faults, [Task<Acquire<Faults>>; 2]) {
         let queue = Arc::new(Queue::new(bucket(5), Faulty::default(), 9));
         queue.attend_shared();
-        let first = panicking(Acquire::new(Arc::clone(&queue), 1, 1));
-        let second = Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1));
+        let first = panicking(Acquire::new(Arc::clone(&queue), 1));
+        let second = Task::waiting(Acquire::new(Arc::clone(&queue), 1));
         (queue, [first, second])
     }
 
@@ -345,7 +345,7 @@ mod time {
             let limiter = Panics(bucket(5), fuse.clone());
             let queue = Arc::new(Queue::new(limiter, Hand::new(), 9));
             queue.attend_shared();
-            let waits = [(); 2].map(|()| Task::waiting(Acquire::new(Arc::clone(&queue), 1, 1)));
+            let waits = [(); 2].map(|()| Task::waiting(Acquire::new(Arc::clone(&queue), 1)));
             fuse.light(times);
             // Only the timer calls the queue.
             for _ in 0..50 {
@@ -400,9 +400,9 @@ mod time {
             let queue = Arc::new(Queue::new(rate, timer, 9));
             queue.attend_shared();
             let panicking: Vec<_> = (0..3)
-                .map(|_| panicking(Acquire::new(Arc::clone(&queue), 1, 1)))
+                .map(|_| panicking(Acquire::new(Arc::clone(&queue), 1)))
                 .collect();
-            let wait = Acquire::new(Arc::clone(&queue), 1, 1);
+            let wait = Acquire::new(Arc::clone(&queue), 1);
             let (say, hear) = std::sync::mpsc::channel();
             std::thread::spawn(move || say.send(permits(futures_executor::block_on(wait))));
             assert_eq!(
@@ -567,7 +567,7 @@ mod a_limiter_that_uses_its_own_queue {
             |queue| _ = queue.advance(),
             |queue| _ = queue.counts(),
             |queue| queue.close(),
-            |queue| _ = Task::new(queue.acquire_between(1, 3)).poll(),
+            |queue| _ = Task::new(queue.acquire(1).up_to(3)).poll(),
         ];
         for uses in uses {
             let limiter = Uses(Concurrency::new(2), Fuse::default(), uses, OnceLock::new());

@@ -24,7 +24,7 @@ mod wakers {
     }
 
     fn wait(queue: &Shared, n: u32) -> Task<Acquire<Shared>> {
-        Task::new(Acquire::new(Arc::clone(queue), n, n))
+        Task::new(Acquire::new(Arc::clone(queue), n))
     }
 
     #[test]
@@ -142,8 +142,7 @@ mod wakers {
         let acquires = {
             let (inside, queue) = (Arc::clone(&inside), Arc::clone(&queue));
             waker(move || {
-                *inside.lock().unwrap() =
-                    Some(now(Acquire::new(Arc::clone(&queue), 1, 1)).unwrap());
+                *inside.lock().unwrap() = Some(now(Acquire::new(Arc::clone(&queue), 1)).unwrap());
             })
         };
         let mut head = wait(&queue, 1);
@@ -198,7 +197,7 @@ mod wakers {
             waker(move || drop(large.lock().unwrap().take()))
         };
         assert!(head.poll_with(&cancels).is_pending());
-        *large.lock().unwrap() = Some(Task::waiting(Acquire::new(Arc::clone(&queue), 2, 2)));
+        *large.lock().unwrap() = Some(Task::waiting(Acquire::new(Arc::clone(&queue), 2)));
         let behind = Task::waiting(queue.acquire(1));
         drop(lease);
         assert_eq!((behind.wakes(), queue.counts().cancelled), (1, 1));

@@ -375,7 +375,7 @@ impl<P: Deref<Target: Limiter>> fmt::Debug for Task<P> {
 impl<L: QueueLimiter + 'static, C: QueueClock + 'static> Task<Arc<Queued<L, C>>> {
     /// Creates a task that has not been polled.
     pub fn new(queue: &Arc<Queued<L, C>>, n: u32) -> Self {
-        Self::of(Acquire::new(Arc::clone(queue), n, n), n)
+        Self::of(Acquire::new(Arc::clone(queue), n), n)
     }
 
     /// Creates a task and polls it.
@@ -388,7 +388,7 @@ impl<L: QueueLimiter + 'static, C: QueueClock + 'static> Task<Arc<Queued<L, C>>>
     where
         C: DeadlineClock,
     {
-        Self::of(Acquire::new(Arc::clone(queue), n, n).until(at(seconds)), n).started()
+        Self::of(Acquire::new(Arc::clone(queue), n).until(at(seconds)), n).started()
     }
 }
 

@@ -60,7 +60,7 @@ fn pointer(queue: &Arc<Queues>, key: u64) -> QueueKey<Arc<Queues>> {
 }
 
 fn wait(queue: &Arc<Queues>, key: u64) -> Task<QueueKey<Arc<Queues>>> {
-    Task::of(Acquire::new(pointer(queue, key), 1, 1), 1).started()
+    Task::of(Acquire::new(pointer(queue, key), 1), 1).started()
 }
 
 fn take(table: &Table, key: u64) -> Result<Receipt, Denied> {

@@ -54,7 +54,7 @@ fn wait(queue: &Arc<Queues>, key: u64) -> Wait {
 }
 
 fn unpolled(queue: &Arc<Queues>, key: u64) -> Wait {
-    Task::of(Acquire::new(pointer(queue, key), 1, 1), 1)
+    Task::of(Acquire::new(pointer(queue, key), 1), 1)
 }
 
 /// Checks the end of a model for each key and the tasks of that key, as `ends_well` of one queue

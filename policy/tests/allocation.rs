@@ -220,7 +220,10 @@ fn a_thread_that_has_waited_before_waits_without_an_allocation() {
     let request = Request::new("GET", "/");
     let _held = policy.blocking_acquire(&request);
     let wait = || {
-        let late = policy.blocking_acquire_for(&request, Duration::from_millis(1));
+        let late = policy
+            .acquire(&request)
+            .within(Duration::from_millis(1))
+            .block();
         assert_eq!(late.end(), Some(QueueEnd::Late));
     };
     assert!(allocations(wait) > 0, "the first time");

@@ -1,3 +1,8 @@
+//! The wait of an adapter: the permits of its next item or piece, polled from its own `poll`.
+//!
+//! State: no wait, or one future that waits. A wait that is pending goes on whatever the next call
+//! requests, so an adapter is not asked twice for one item.
+
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 
@@ -6,7 +11,7 @@ use portcullis_core::Lease;
 
 use super::leases::nothing;
 use crate::queues::acquire::{Acquire, Anchored};
-use crate::queues::rejected::Rejected;
+use crate::waiting::rejected::Rejected;
 
 pin_project! {
     /// A wait for the permits of the next item or piece, polled from within another future.
@@ -39,7 +44,7 @@ impl<P: Anchored + Clone> Admission<P> {
             .as_pin_ref()
             .is_none_or(|wait| wait.is_over())
         {
-            this.wait.set(Some(Acquire::new(this.queue.clone(), n, n)));
+            this.wait.set(Some(Acquire::new(this.queue.clone(), n)));
         }
         let wait = this
             .wait
@@ -54,7 +59,7 @@ impl<P: Anchored + Clone> Admission<P> {
     /// Takes `n` permits immediately, if no other request waits.
     #[cfg(any(feature = "futures-io", feature = "tokio"))]
     pub(crate) fn take_now(&self, n: u32) -> Option<Lease<P>> {
-        let (queue, (permits, receipt)) = Acquire::new(self.queue.clone(), n, n).take_now()?;
+        let (queue, (permits, receipt)) = Acquire::new(self.queue.clone(), n).take_now()?;
         Some(Lease::from_grant(queue, permits, receipt))
     }
 

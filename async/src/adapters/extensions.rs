@@ -1,8 +1,12 @@
+//! Methods of streams and sinks that wrap them in an adapter.
+
 use futures_core::Stream;
 use futures_sink::Sink;
 
+use super::sink::LimitedSink;
+use super::stream::{LeasedStream, LimitedStream};
+use super::weight::Weight;
 use crate::queues::acquire::Anchored;
-use crate::{LeasedStream, LimitedSink, LimitedStream, Weight};
 
 /// Methods that limit a stream.
 ///

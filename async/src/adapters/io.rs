@@ -1,3 +1,9 @@
+//! Readers and writers that take one permit a byte.
+//!
+//! A reader reads first and then takes permits for what has come; a writer takes permits first and
+//! then writes. `inflow.rs` and `outflow.rs` have these rules; `futures.rs` and `tokio.rs` fit them
+//! to the traits of the two families.
+
 #[cfg(feature = "futures-io")]
 mod futures;
 mod inflow;

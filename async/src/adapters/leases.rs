@@ -1,6 +1,10 @@
+//! Permits of an item or of bytes that have not passed yet. They are refunded unless they are
+//! spent.
+
 use portcullis_core::{Clock, Lease, Receipt};
 
-use crate::queues::acquire::{Anchored, HasWaitQueue};
+use crate::queues::acquire::Anchored;
+use crate::waiting::wait_queue::HasWaitQueue;
 
 /// Permits for an item or for bytes that have not passed yet. Dropping it refunds the unspent
 /// permits, as far as the limiter accepts a refund.

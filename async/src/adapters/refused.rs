@@ -1,6 +1,8 @@
+//! An item that a queue of permits rejected.
+
 use core::fmt;
 
-use crate::queues::rejected::Rejected;
+use crate::waiting::rejected::Rejected;
 
 /// An item that was rejected by a queue of permits, and the reason.
 ///

@@ -1,3 +1,16 @@
+//! A sink with a limited rate.
+//!
+//! State: at most one item, then its permits; and at most one item that was rejected.
+//!
+//! ```text
+//!   empty --start_send--> item waits --granted--> item and permits --inner sink ready--> empty
+//!                            | rejected
+//!                            v
+//!                         rejected item, which the next error returns: empty again
+//! ```
+//!
+//! Invariant: an item is in the inner sink, in this state, or in an error: none is lost.
+
 use core::fmt;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};

@@ -1,3 +1,9 @@
+//! Streams with a limited rate: one that spends the permits of an item, one that returns them with
+//! it.
+//!
+//! State: at most one item of the inner stream, which waits for its permits. The inner stream is
+//! not polled while an item waits.
+
 use core::fmt;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};

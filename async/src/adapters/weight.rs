@@ -1,3 +1,5 @@
+//! How many permits an item takes.
+
 /// The number of permits that an item takes: [`PerItem`], or a function of the item, for example
 /// its size.
 ///

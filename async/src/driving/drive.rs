@@ -12,15 +12,16 @@ use std::sync::{Arc, Weak};
 #[cfg(feature = "std")]
 use std::task::Wake;
 
-use crate::driving::queue_clock::Wakes;
 use crate::finally::Finally;
 use crate::waiting::drivers::DriverSlot;
 use crate::waiting::panics::Panic;
+use crate::waiting::queue_clock::Wakes;
 use crate::waiting::queue_config::{Key, QueueConfig};
+use crate::waiting::rejected::Rejected;
 use crate::waiting::wait_list::{State, Waiter};
-use crate::waiting::wait_queue::{Caller, Grant, Next, Place, WaitQueue};
+use crate::waiting::wait_queue::driver::{Caller, Next, Place};
+use crate::waiting::wait_queue::{Grant, HasWaitQueue, WaitQueue};
 use crate::waiting::wake_batch::WakeBatch;
-use crate::{Rejected, Timer};
 
 impl<Q: QueueConfig> WaitQueue<Q> {
     /// Drives the queue for a waiter that has been chosen to. Returns what has become of it by
@@ -28,14 +29,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// As of `outcome`.
+    /// The contract is that of `outcome`.
     #[cold]
     pub(crate) unsafe fn drive_for(
         &self,
         waiter: NonNull<Waiter<Key<Q>>>,
         waker: &Waker,
     ) -> Option<Result<Grant, Rejected>> {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the contract of `outcome`, so the waiter is valid.
         unsafe {
             self.see_to(Caller::Waiter(waiter, waker), waker);
             if Waiter::state(waiter) == State::Waiting {
@@ -57,14 +58,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// As for `next`.
+    /// The contract is that of `next`.
     pub(crate) unsafe fn see_to(&self, caller: Caller<'_, Key<Q>>, waker: &Waker) -> bool {
         let mut batch = WakeBatch::new();
         let mut panic = Panic::NONE;
         // If this driver cannot arm the timer, another one is woken in its place.
         let unarmed = Finally(|| self.disarm(caller));
         // After a panic of a limiter, a clock or a timer, try once more.
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the contract of `next`.
         let mut arm = || panic.keep(|| unsafe { self.arm(caller, waker, &mut batch) });
         let is_over = arm().or_else(arm);
         if is_over.is_some() {
@@ -77,14 +78,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         is_over.unwrap_or(false)
     }
 
-    /// Like `see_to`, but stops at the first panic.
+    /// Does what `see_to` does, and stops at the first panic.
     ///
     /// # Safety
     ///
-    /// As for `next`.
+    /// The contract is that of `next`.
     unsafe fn arm(&self, caller: Caller<'_, Key<Q>>, waker: &Waker, batch: &mut WakeBatch) -> bool {
         let mut has_armed = false;
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the contract of `next`.
         while let Some(look) = unsafe { self.next(caller, batch) } {
             match look.next {
                 Next::At(at) if look.drives => {
@@ -114,14 +115,6 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 }
 
-/// A queue whose timers can be driven. Sealed.
-pub trait Drivable {
-    #[allow(private_bounds, reason = "sealed")]
-    type Config: QueueConfig<Clock: Timer>;
-
-    fn driven(&self) -> &WaitQueue<Self::Config>;
-}
-
 /// A future that drives the timers of a borrowed queue: from [`Queue::drive`](crate::Queue::drive).
 /// Ready when the queue is closed.
 ///
@@ -135,12 +128,12 @@ pub trait Drivable {
 /// futures_executor::block_on(queue.drive());
 /// ```
 #[must_use = "a future does nothing until it is polled"]
-pub struct Drive<'q, Q: Drivable> {
+pub struct Drive<'q, Q: HasWaitQueue> {
     queue: &'q Q,
     slot: DriverSlot,
 }
 
-impl<'q, Q: Drivable> Drive<'q, Q> {
+impl<'q, Q: HasWaitQueue> Drive<'q, Q> {
     pub(crate) const fn new(queue: &'q Q) -> Self {
         Self {
             queue,
@@ -149,7 +142,7 @@ impl<'q, Q: Drivable> Drive<'q, Q> {
     }
 }
 
-impl<Q: Drivable> Future for Drive<'_, Q> {
+impl<Q: HasWaitQueue> Future for Drive<'_, Q> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -159,7 +152,7 @@ impl<Q: Drivable> Future for Drive<'_, Q> {
         // SAFETY: the node is pinned, and `drop` removes it.
         let is_over = unsafe {
             this.queue
-                .driven()
+                .wait_queue()
                 .see_to(Caller::Driver(member, context.waker()), context.waker())
         };
         if is_over {
@@ -170,16 +163,16 @@ impl<Q: Drivable> Future for Drive<'_, Q> {
     }
 }
 
-impl<Q: Drivable> Drop for Drive<'_, Q> {
+impl<Q: HasWaitQueue> Drop for Drive<'_, Q> {
     fn drop(&mut self) {
         if let Some(member) = self.slot.leaving() {
             // SAFETY: the node has driven no other queue.
-            unsafe { self.queue.driven().leave(Place::Timed(member)) };
+            unsafe { self.queue.wait_queue().leave(Place::Timed(member)) };
         }
     }
 }
 
-impl<Q: Drivable> fmt::Debug for Drive<'_, Q> {
+impl<Q: HasWaitQueue> fmt::Debug for Drive<'_, Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Drive").finish_non_exhaustive()
     }
@@ -188,7 +181,7 @@ impl<Q: Drivable> fmt::Debug for Drive<'_, Q> {
 /// The waker of a queue in a static: it drives that queue.
 struct Always<Q>(core::marker::PhantomData<Q>);
 
-impl<Q: Drivable + Sync + 'static> Always<Q> {
+impl<Q: HasWaitQueue + Sync + 'static> Always<Q> {
     const VTABLE: RawWakerVTable = RawWakerVTable::new(Self::clone, Self::wake, Self::wake, |_| {});
 
     fn clone(queue: *const ()) -> RawWaker {
@@ -198,7 +191,7 @@ impl<Q: Drivable + Sync + 'static> Always<Q> {
     fn wake(queue: *const ()) {
         // SAFETY: the pointer comes from a `&'static Q`.
         let queue: &'static Q = unsafe { &*queue.cast() };
-        queue.driven().tend(&Self::waker(queue));
+        queue.wait_queue().tend(&Self::waker(queue));
     }
 
     fn waker(queue: &'static Q) -> Waker {
@@ -209,8 +202,8 @@ impl<Q: Drivable + Sync + 'static> Always<Q> {
 }
 
 /// Makes a queue drive itself from now on.
-pub(crate) fn attend<Q: Drivable + Sync + 'static>(queue: &'static Q) {
-    queue.driven().attend(Always::waker(queue));
+pub(crate) fn attend<Q: HasWaitQueue + Sync + 'static>(queue: &'static Q) {
+    queue.wait_queue().attend(Always::waker(queue));
 }
 
 /// The waker of a queue in an `Arc`: it drives that queue while the queue exists.
@@ -218,18 +211,18 @@ pub(crate) fn attend<Q: Drivable + Sync + 'static>(queue: &'static Q) {
 struct While<Q>(Weak<Q>);
 
 #[cfg(feature = "std")]
-impl<Q: Drivable + Send + Sync + 'static> Wake for While<Q> {
+impl<Q: HasWaitQueue + Send + Sync + 'static> Wake for While<Q> {
     fn wake(self: Arc<Self>) {
         if let Some(queue) = self.0.upgrade() {
-            queue.driven().tend(&Waker::from(self));
+            queue.wait_queue().tend(&Waker::from(self));
         }
     }
 }
 
-/// Like `attend`, for a queue in an `Arc`.
+/// Makes a queue in an `Arc` drive itself from now on, until the last `Arc` is dropped.
 #[cfg(feature = "std")]
-pub(crate) fn attend_shared<Q: Drivable + Send + Sync + 'static>(queue: &Arc<Q>) {
+pub(crate) fn attend_shared<Q: HasWaitQueue + Send + Sync + 'static>(queue: &Arc<Q>) {
     queue
-        .driven()
+        .wait_queue()
         .attend(Waker::from(Arc::new(While(Arc::downgrade(queue)))));
 }

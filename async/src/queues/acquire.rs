@@ -1,3 +1,18 @@
+//! The future that waits for permits, and the pointers that it accepts.
+//!
+//! State: the pointer to the queue, until the future has completed, and the waiter, which the wait
+//! list links.
+//!
+//! ```text
+//!   new --poll--> granted or rejected at once: completed, the waiter was in no list
+//!       --poll--> waiting --settled by the holder of the lock--> settled --poll--> completed
+//!                    | drop                                         | drop
+//!                    v                                              v
+//!                 leaves its list                         gives the permits back
+//! ```
+//!
+//! Invariant: a waiter that was put into a list belongs to a pinned future, and leaves the list
+//! before the future is dropped.
 #![allow(unsafe_code)]
 
 use core::fmt;
@@ -10,26 +25,12 @@ use core::time::Duration;
 use portcullis_core::{Clock, Clocked, Denied, Lease, Limiter, Timestamp};
 use stable_deref_trait::StableDeref;
 
-use crate::driving::queue_clock::Wakes;
 use crate::finally::Finally;
-use crate::waiting::queue_config::{Key, QueueConfig, QueueTypes};
+use crate::waiting::queue_clock::{DeadlineClock, Wakes};
+use crate::waiting::queue_config::{Key, QueueTypes};
+use crate::waiting::rejected::Rejected;
 use crate::waiting::wait_list::{Request, State, Waiter, WaiterSlot};
-use crate::waiting::wait_queue::{Grant, WaitQueue};
-use crate::{DeadlineClock, Rejected};
-
-/// The owner of a wait queue, or the queue of one of its keys. Sealed.
-///
-/// # Safety
-///
-/// As long as a pointer to `self` exists, `wait_queue` always returns the same wait queue, also
-/// after the pointer has been moved.
-#[doc(hidden)]
-pub unsafe trait HasWaitQueue {
-    #[allow(private_bounds, reason = "sealed")]
-    type Config: QueueConfig;
-
-    fn wait_queue(&self) -> &WaitQueue<Self::Config>;
-}
+use crate::waiting::wait_queue::{Grant, HasWaitQueue, WaitQueue};
 
 /// The target of the pointer in an [`Acquire`]: a [`Queue`](crate::Queue), or the queue of one key
 /// in a [`KeyedQueue`](crate::KeyedQueue). Sealed.
@@ -66,8 +67,8 @@ pub(crate) fn try_acquire<P: Deref<Target: Queued>>(queue: P, n: u32) -> Result<
 }
 
 /// A future that waits for permits and returns a [`Lease`]. Returned by
-/// [`Queue::acquire`](crate::Queue::acquire) and its variants; [`new`](Self::new) takes any pointer
-/// to a queue.
+/// [`Queue::acquire`](crate::Queue#method.acquire) and its variants; [`new`](Self::new) takes any
+/// pointer to a queue.
 ///
 /// The future does nothing until it is first polled. Dropping it cancels the request: the queue has
 /// room for another request immediately, and permits that were already granted go to the next
@@ -84,7 +85,7 @@ pub(crate) fn try_acquire<P: Deref<Target: Queued>>(queue: P, n: u32) -> Result<
 ///
 /// let queue = Arc::new(Queue::new(Concurrency::new(2), ManualClock::new(), 9));
 /// // The future owns a pointer to the queue, and later the lease does.
-/// let lease = futures_executor::block_on(Acquire::new(Arc::clone(&queue), 2, 2))?;
+/// let lease = futures_executor::block_on(Acquire::new(Arc::clone(&queue), 2))?;
 /// std::thread::spawn(move || drop(lease)).join().unwrap();
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
@@ -102,31 +103,50 @@ unsafe impl<P: Anchored + Send> Send for Acquire<P> where Key<ConfigOf<P>>: Send
 unsafe impl<P: Anchored + Sync> Sync for Acquire<P> {}
 
 impl<P: Anchored> Acquire<P> {
-    /// Creates a future that waits for at least `min` permits and takes up to `max`. If `max` is
-    /// less than `min`, it counts as `min`. See
-    /// [`Queue::acquire_between`](crate::Queue::acquire_between).
+    /// Creates a future that waits for `n` permits, as
+    /// [`Queue::acquire`](crate::Queue#method.acquire) does, and owns `queue`: any pointer to a
+    /// queue.
     ///
     /// ```
     /// # use portcullis_async::{Acquire, Queue};
-    /// # use portcullis_core::{Concurrency, ManualClock};
-    /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
-    /// assert_eq!(
-    ///     futures_executor::block_on(Acquire::new(&queue, 1, 5))?.permits(),
-    ///     2
-    /// );
+    /// # use portcullis_core::{Concurrency, Timeless};
+    /// # use std::rc::Rc;
+    /// let queue = Rc::new(Queue::new(Concurrency::new(2), Timeless, 9));
+    /// let lease = futures_executor::block_on(Acquire::new(Rc::clone(&queue), 2))?;
+    /// assert_eq!(lease.permits(), 2);
     /// # Ok::<(), portcullis_async::Rejected>(())
     /// ```
     #[inline]
-    pub fn new(queue: P, min: u32, max: u32) -> Self {
+    pub fn new(queue: P, n: u32) -> Self {
         let request = Request {
-            min,
-            max: max.max(min),
+            min: n,
+            max: n,
             deadline: Timestamp::MAX,
         };
         Self {
             queue: Some(queue),
             wait: WaiterSlot::new(request),
         }
+    }
+
+    /// Takes up to `max` permits: as many as are available when the request is granted, and at
+    /// least the number that it waits for. The queue counts the request as that number. If `max` is
+    /// less, it has no effect.
+    ///
+    /// ```
+    /// # use portcullis_async::Queue;
+    /// # use portcullis_core::{Concurrency, Timeless};
+    /// # futures_executor::block_on(async {
+    /// let queue = Queue::new(Concurrency::new(5), Timeless, 9);
+    /// let some = queue.acquire(1).up_to(100).await?;
+    /// assert_eq!(some.permits(), 5);
+    /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
+    /// ```
+    pub const fn up_to(mut self, max: u32) -> Self {
+        // The future can still be moved, so the waiter is in no list.
+        let request = self.wait.request_mut();
+        request.max = if max > request.min { max } else { request.min };
+        self
     }
 
     /// Sets a deadline, by the queue's clock. Permits that become available at that instant are
@@ -199,14 +219,14 @@ impl<P: Anchored> Acquire<P> {
         self.until(deadline)
     }
 
-    /// Whether the future has completed, or a hook panicked when it did. It must not be polled
-    /// again.
+    /// Returns whether the future has completed, or a hook panicked when it did. It must not be
+    /// polled again.
     #[cfg(any(feature = "stream", feature = "futures-io", feature = "tokio"))]
     pub(crate) const fn is_over(&self) -> bool {
         self.queue.is_none()
     }
 
-    /// The queue, until the future has completed.
+    /// Returns the queue, until the future has completed.
     #[cfg(all(feature = "std", not(portcullis_loom)))]
     pub(crate) fn queue(&self) -> Option<&P::Target> {
         self.queue.as_deref()
@@ -217,7 +237,7 @@ impl<P: Anchored> Acquire<P> {
         self.wait.request_mut().deadline
     }
 
-    /// Whether the future has been polled and is still in its wait list.
+    /// Returns whether the future has been polled and is still in its wait list.
     #[cfg(all(feature = "std", not(portcullis_loom)))]
     pub(crate) fn is_waiting(&self) -> bool {
         // SAFETY: the waiter is filled.
@@ -233,7 +253,7 @@ impl<P: Anchored> Acquire<P> {
         let queue = self.queue.as_deref()?;
         let grant = queue
             .wait_queue()
-            .try_now(queue.key(), *self.wait.request_mut())?;
+            .take_free(queue.key(), *self.wait.request_mut())?;
         Some((self.queue.take()?, grant))
     }
 
@@ -281,8 +301,8 @@ impl<P: Anchored> Acquire<P> {
         Some((this.queue.take()?, grant))
     }
 
-    /// Polls without making a lease of the outcome: see `conclude`. The future of a thread that
-    /// `is_blocked` does not drive the queue.
+    /// Polls without making a lease of the outcome: see `conclude`. If `is_blocked`, a blocked
+    /// thread polls; it drives the queue itself, and its future does not.
     #[cold]
     pub(crate) fn poll_waiting(
         self: Pin<&mut Self>,

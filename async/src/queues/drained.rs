@@ -1,3 +1,8 @@
+//! The future that waits until no permit of a queue is held.
+//!
+//! Its waiter is in a list of its own, the drainers, which each release looks at while it is not
+//! empty. The future asks for nothing: it takes no permit, and others may take permits after it is
+//! ready.
 #![allow(unsafe_code)]
 
 use core::fmt;
@@ -9,10 +14,11 @@ use core::task::{Context, Poll};
 use portcullis_core::Timestamp;
 use stable_deref_trait::StableDeref;
 
-use crate::queues::acquire::{ConfigOf, HasWaitQueue};
+use crate::queues::acquire::ConfigOf;
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::queue_config::Key;
 use crate::waiting::wait_list::{Request, State, Waiter, WaiterSlot};
+use crate::waiting::wait_queue::HasWaitQueue;
 
 /// A pointer to a queue, whose target does not move when the pointer is moved. Sealed.
 #[doc(hidden)]

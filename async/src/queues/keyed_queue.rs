@@ -1,8 +1,13 @@
+//! A table of limiters by key, with a queue for each key; and the pointer to the queue of one key.
+//!
+//! The wait lists are those of one wait queue: a list for each key that has waiters, in one of
+//! several shards. `is_waited_for` says so of a shard, not of a key. So where a shard has waiters,
+//! a take looks into the lists under the lock, and does not wait for that lock.
+
 use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;
 use core::ops::Deref;
-use core::time::Duration;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
@@ -14,20 +19,19 @@ use portcullis_core::{
 use stable_deref_trait::StableDeref;
 
 #[cfg(all(feature = "std", not(portcullis_loom)))]
-use crate::Rejected;
-use crate::lock::RawLock;
-#[cfg(all(feature = "std", not(portcullis_loom)))]
 use crate::lock::ThreadLock;
-use crate::queues::acquire::{Anchored, HasWaitQueue, Queued, try_acquire};
-use crate::queues::common::common;
-use crate::queues::drained::Drained;
-use crate::queues::hook::Hook;
-use crate::queues::options::{Options, Order};
-use crate::queues::queue::DefaultLock;
+use crate::lock::{DefaultLock, RawLock};
+use crate::queues::acquire::{Acquire, Anchored, Queued, try_acquire};
+use crate::queues::limiter_queue::LimiterQueue;
 use crate::sync::const_unless_loom;
+use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::{LimiterSource, PerKey};
-use crate::waiting::wait_queue::{WaitQueue, earliest, explained};
-use crate::{Acquire, DeadlineClock, QueueClock};
+use crate::waiting::options::{Options, Order};
+use crate::waiting::queue_clock::QueueClock;
+#[cfg(all(feature = "std", not(portcullis_loom)))]
+use crate::waiting::rejected::Rejected;
+use crate::waiting::wait_queue::ask::{earliest, explained};
+use crate::waiting::wait_queue::{HasWaitQueue, WaitQueue};
 
 /// A table of limiters by key, with a queue for each key. Requests for one key do not delay those
 /// for another.
@@ -35,9 +39,10 @@ use crate::{Acquire, DeadlineClock, QueueClock};
 /// Each key behaves like a [`Queue`](crate::Queue); all keys share the options. A key uses no
 /// memory until a request waits for it, and then only the memory of the futures that wait.
 ///
-/// **Bound.** The table's. At most [`max_permits`](Self::new) permits are queued for each key, by
-/// at most [`max_waiters`](Self::with_max_waiters) waiters of all keys together (default: 4,096).
-/// If the newest request is served first, a new request evicts only requests for the same key.
+/// **Bound.** The table's. At most [`max_permits`](KeyedQueue#method.new) permits are queued for
+/// each key, by at most [`max_waiters`](Self::with_max_waiters) waiters of all keys together
+/// (default: 4,096). If the newest request is served first, a new request evicts only requests for
+/// the same key.
 ///
 /// **Table full.** A key that finds no free slot ([`Denied::Crowded`]) waits like any other. The
 /// limiter is asked again after the table's staleness. While the limiter of a waiting key denies,
@@ -63,9 +68,7 @@ use crate::{Acquire, DeadlineClock, QueueClock};
 /// })?;
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
-pub struct KeyedQueue<T: QueueKeys, C, R = DefaultLock, H = ()> {
-    pub(crate) wait_queue: WaitQueue<(PerKey<T>, C, R, H)>,
-}
+pub type KeyedQueue<T, C, R = DefaultLock, H = ()> = LimiterQueue<PerKey<T>, C, R, H>;
 
 /// The default for the number of waiters of all keys together.
 const WAITERS: u32 = 4_096;
@@ -75,7 +78,7 @@ impl<T: QueueKeys, C: QueueClock> KeyedQueue<T, C> {
     /// Creates a queue for each key of `table`. Each holds up to `max_permits` permits; with 0, no
     /// request waits. A request for 0 permits counts as 1. `clock` supplies the timestamps. The
     /// order is [oldest first](Order::OldestFirst). Needs the feature `std`; without it, see
-    /// [`with_lock`](Self::with_lock).
+    /// [`with_lock`](KeyedQueue#method.with_lock).
     ///
     /// Whatever `max_permits` is, at most 4,096 requests of all keys together can wait, so that
     /// requests for many keys cannot fill the memory. [`with_max_waiters`](Self::with_max_waiters)
@@ -110,8 +113,8 @@ impl<T: QueueKeys, C: QueueClock> KeyedQueue<T, C> {
 
 impl<T: QueueKeys, C: QueueClock, R: RawLock> KeyedQueue<T, C, R> {
     const_unless_loom! {
-        /// Creates a queue for each key like [`new`](KeyedQueue::new), with a lock of your choice;
-        /// see [`Queue::with_lock`](crate::Queue::with_lock).
+        /// Creates a queue for each key like [`new`](KeyedQueue#method.new), with a lock of your
+        /// choice; see [`Queue::with_lock`](crate::Queue#method.with_lock).
         ///
         /// ```
         /// # use portcullis_async::{DefaultLock, KeyedQueue};
@@ -130,30 +133,10 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock> KeyedQueue<T, C, R> {
             }
         }
     }
-
-    /// Calls `hook` when a wait is over; see [`Queue::with_hook`](crate::Queue::with_hook).
-    ///
-    /// ```
-    /// # use portcullis_async::{KeyedQueue, Waited};
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
-    /// # let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
-    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
-    /// let queue = queue.with_hook(|waited: &Waited| {
-    ///     println!("{:?} after {:?}", waited.outcome, waited.time);
-    /// });
-    /// # _ = queue;
-    /// ```
-    pub fn with_hook<H: Hook>(self, hook: H) -> KeyedQueue<T, C, R, H> {
-        KeyedQueue {
-            wait_queue: self.wait_queue.with_hook(hook),
-        }
-    }
 }
 
-common!(KeyedQueue<T: QueueKeys>, PerKey<T>);
-
 impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
-    /// Waits for `n` permits of `key`; see [`Queue::acquire`](crate::Queue::acquire).
+    /// Waits for `n` permits of `key`; see [`Queue::acquire`](crate::Queue#method.acquire).
     ///
     /// # Errors
     ///
@@ -169,105 +152,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// # Ok::<(), portcullis_async::Rejected>(())
     /// ```
     pub fn acquire<K: Hash + ?Sized>(&self, key: &K, n: u32) -> Acquire<QueueKey<&Self>> {
-        Acquire::new(self.key(key), n, n)
-    }
-
-    /// Waits for `n` permits of `key` until `deadline` at the latest; see
-    /// [`Queue::acquire_until`](crate::Queue::acquire_until). Needs a [`DeadlineClock`].
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
-    ///
-    /// ```
-    /// # use portcullis_async::{KeyedQueue, Rejected};
-    /// # use portcullis_core::{Keyed, ManualClock, Rate, Timestamp, TokenBucket};
-    /// let table = Keyed::for_keys(TokenBucket::new(Rate::per_second(10), 1), 1_000);
-    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
-    /// futures_executor::block_on(async {
-    ///     let _permit = queue.acquire("alice", 1).await?;
-    ///     // The next permit is due after 100 ms.
-    ///     let late = queue.acquire_until("alice", 1, Timestamp::from_millis(50)).await;
-    ///     assert!(matches!(late, Err(Rejected::Deadline { .. })));
-    ///     Ok::<(), Rejected>(())
-    /// })?;
-    /// # Ok::<(), Rejected>(())
-    /// ```
-    pub fn acquire_until<K: Hash + ?Sized>(
-        &self,
-        key: &K,
-        n: u32,
-        deadline: Timestamp,
-    ) -> Acquire<QueueKey<&Self>>
-    where
-        C: DeadlineClock,
-    {
-        self.key(key).acquire_until(n, deadline)
-    }
-
-    /// Waits for `n` permits of `key` for at most `timeout`, from now on, by the queue's clock; see
-    /// [`Queue::acquire_for`](crate::Queue::acquire_for). Needs a [`DeadlineClock`].
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_async::{KeyedQueue, Rejected, ThreadTimer};
-    /// # use portcullis_core::{Concurrency, Keyed};
-    /// let table = Keyed::for_keys(Concurrency::new(1), 1_000);
-    /// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10);
-    /// futures_executor::block_on(async {
-    ///     let _held = queue.acquire("alice", 1).await?;
-    ///     let late = queue.acquire_for("alice", 1, Duration::from_millis(5)).await;
-    ///     assert!(matches!(late, Err(Rejected::Deadline { .. })));
-    ///     Ok::<(), Rejected>(())
-    /// })?;
-    /// # Ok::<(), Rejected>(())
-    /// ```
-    pub fn acquire_for<K: Hash + ?Sized>(
-        &self,
-        key: &K,
-        n: u32,
-        timeout: Duration,
-    ) -> Acquire<QueueKey<&Self>>
-    where
-        C: DeadlineClock,
-    {
-        self.key(key).acquire_for(n, timeout)
-    }
-
-    /// Waits until each key of the table has been seen with no permits
-    /// [held](portcullis_core::QueueLimiter::held). Then all leases that were held when the future
-    /// was first polled have been released. Ready immediately if the permits of the keys return
-    /// by time.
-    ///
-    /// For a graceful shutdown, call [`close`](Self::close) first. Otherwise new permits may have
-    /// been taken by the time the future is ready.
-    ///
-    /// # Cost
-    ///
-    /// A release while such a future waits looks at slots of the table, up to the first one whose
-    /// permits are held, with the queue locked. All releases together look at each slot at most
-    /// twice once the queue is closed.
-    ///
-    /// ```
-    /// # use portcullis_async::KeyedQueue;
-    /// # use portcullis_core::{Concurrency, Keyed, ManualClock};
-    /// # futures_executor::block_on(async {
-    /// let table = Keyed::for_keys(Concurrency::new(2), 1_000);
-    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
-    /// let lease = queue.acquire("alice", 1).await?;
-    /// queue.close();
-    /// std::thread::scope(|scope| {
-    ///     scope.spawn(|| drop(lease));
-    /// });
-    /// queue.drained().await;
-    /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
-    /// ```
-    pub fn drained(&self) -> Drained<&Self> {
-        Drained::new(self)
+        Acquire::new(self.key(key), n)
     }
 
     /// Returns the queue of `key`: a pointer for [`Acquire::new`], and a [`Limiter`].
@@ -277,7 +162,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
-    /// let some = futures_executor::block_on(Acquire::new(queue.key("alice"), 1, 5))?;
+    /// let some = futures_executor::block_on(Acquire::new(queue.key("alice"), 1).up_to(5))?;
     /// assert_eq!(some.permits(), 2);
     /// # Ok::<(), portcullis_async::Rejected>(())
     /// ```
@@ -308,8 +193,8 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     ///
     /// # Errors
     ///
-    /// As for [`Queue::try_acquire`](crate::Queue::try_acquire). The call is also denied if another
-    /// key of the same shard has waiters and another caller holds the lock at that moment.
+    /// As for [`Queue::try_acquire`](crate::Queue#method.try_acquire). The call is also denied if
+    /// another key of the same shard has waiters and another caller holds the lock at that moment.
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
@@ -330,7 +215,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     }
 
     /// Changes the limits by their own methods, and then grants what has become available; see
-    /// [`Queue::change`](crate::Queue::change).
+    /// [`Queue::change`](crate::Queue#method.change).
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
@@ -507,7 +392,7 @@ impl<P: ToKeyedQueue> QueueKey<P> {
         let passes = wait_queue.options.order == Order::NewestFirst
             || !wait_queue.is_waited_for(key)
             || wait_queue.is_free(key);
-        passes.then(|| wait_queue.take(key, take))
+        passes.then(|| wait_queue.take_outside_lock(key, take))
     }
 
     /// Returns the number of permits that requests wait for, of this key.
@@ -560,11 +445,12 @@ impl<P: ToKeyedQueue> QueueKey<P> {
 /// Requests for the permits of the key. Each takes the pointer; a `QueueKey` that borrows the queue
 /// can be copied.
 impl<P: ToKeyedQueue> QueueKey<P> {
-    /// Takes `n` permits without waiting; see [`KeyedQueue::try_acquire`].
+    /// Takes `n` permits without waiting; see
+    /// [`KeyedQueue::try_acquire`](KeyedQueue#method.try_acquire).
     ///
     /// # Errors
     ///
-    /// As [`KeyedQueue::try_acquire`].
+    /// As [`KeyedQueue::try_acquire`](KeyedQueue#method.try_acquire).
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
@@ -603,7 +489,7 @@ impl<P: ToKeyedQueue> QueueKey<P> {
         Lease::try_acquire_explained_at(self, now, n)
     }
 
-    /// Waits for `n` permits; see [`Queue::acquire`](crate::Queue::acquire).
+    /// Waits for `n` permits; see [`Queue::acquire`](crate::Queue#method.acquire).
     ///
     /// # Errors
     ///
@@ -619,85 +505,7 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     /// # Ok::<(), portcullis_async::Rejected>(())
     /// ```
     pub fn acquire(self, n: u32) -> Acquire<Self> {
-        Acquire::new(self, n, n)
-    }
-
-    /// Waits for at least `min` permits, and takes up to `max`; see
-    /// [`Queue::acquire_between`](crate::Queue::acquire_between).
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`](crate::Rejected), as for `Queue::acquire`.
-    ///
-    /// ```
-    /// # use portcullis_async::KeyedQueue;
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timeless};
-    /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
-    /// let queue = KeyedQueue::new(table, Timeless, 10);
-    /// let some = futures_executor::block_on(queue.key("alice").acquire_between(1, 5))?;
-    /// assert_eq!(some.permits(), 2);
-    /// # Ok::<(), portcullis_async::Rejected>(())
-    /// ```
-    pub fn acquire_between(self, min: u32, max: u32) -> Acquire<Self> {
-        Acquire::new(self, min, max)
-    }
-
-    /// Waits for `n` permits until `deadline` at the latest; see
-    /// [`Queue::acquire_until`](crate::Queue::acquire_until).
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
-    ///
-    /// ```
-    /// # use portcullis_async::{KeyedQueue, Rejected};
-    /// # use portcullis_core::{Keyed, Line, ManualClock, Rate, Seed, Timestamp, TokenBucketRules};
-    /// # let rules = TokenBucketRules::new(Rate::per_second(10), 1);
-    /// # let table = Keyed::new(rules, Line::for_keys(1_000), Seed::new());
-    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
-    /// let alice = queue.key("alice");
-    /// futures_executor::block_on(alice.acquire(1))?;
-    /// let late = alice.acquire_until(1, Timestamp::from_millis(50));
-    /// assert!(matches!(
-    ///     futures_executor::block_on(late),
-    ///     Err(Rejected::Deadline { .. })
-    /// ));
-    /// # Ok::<(), Rejected>(())
-    /// ```
-    pub fn acquire_until(self, n: u32, deadline: Timestamp) -> Acquire<Self>
-    where
-        P::Clock: DeadlineClock,
-    {
-        Acquire::new(self, n, n).until(deadline)
-    }
-
-    /// Waits for `n` permits for at most `timeout`, from now on, by the queue's clock.
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_async::{KeyedQueue, Rejected, ThreadTimer};
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
-    /// # let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
-    /// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10);
-    /// let alice = queue.key("alice");
-    /// let held = futures_executor::block_on(alice.acquire(1))?;
-    /// let second = alice.acquire_for(1, Duration::from_millis(5));
-    /// assert!(matches!(
-    ///     futures_executor::block_on(second),
-    ///     Err(Rejected::Deadline { .. })
-    /// ));
-    /// # drop(held);
-    /// # Ok::<(), Rejected>(())
-    /// ```
-    pub fn acquire_for(self, n: u32, timeout: Duration) -> Acquire<Self>
-    where
-        P::Clock: DeadlineClock,
-    {
-        Acquire::new(self, n, n).within(timeout)
+        Acquire::new(self, n)
     }
 
     /// Returns the permits that the limiter of the key has now.
@@ -738,61 +546,6 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     pub fn blocking_acquire(self, n: u32) -> Result<Lease<Self>, Rejected> {
         self.acquire(n).block()
     }
-
-    /// Takes `n` permits, and blocks the thread for at most `timeout` by the queue's clock.
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_async::{KeyedQueue, Rejected, ThreadTimer};
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
-    /// # let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
-    /// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10);
-    /// let alice = queue.key("alice");
-    /// let held = alice.blocking_acquire(1)?;
-    /// let second = alice.blocking_acquire_for(1, Duration::from_millis(5));
-    /// assert!(matches!(second, Err(Rejected::Deadline { .. })));
-    /// # drop(held);
-    /// # Ok::<(), Rejected>(())
-    /// ```
-    pub fn blocking_acquire_for(self, n: u32, timeout: Duration) -> Result<Lease<Self>, Rejected>
-    where
-        P::Clock: DeadlineClock,
-    {
-        self.acquire_for(n, timeout).block()
-    }
-
-    /// Takes `n` permits, and blocks the thread until `deadline` at the latest.
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`](crate::Rejected), as for `Queue::acquire_until`.
-    ///
-    /// ```
-    /// # use portcullis_async::{KeyedQueue, Rejected, ThreadTimer};
-    /// # use portcullis_core::{Clock, ConcurrencyRules, Keyed, Line, Seed};
-    /// # let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
-    /// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10);
-    /// let alice = queue.key("alice");
-    /// let held = alice.blocking_acquire(1)?;
-    /// let second = alice.blocking_acquire_until(1, queue.clock().now());
-    /// assert!(matches!(second, Err(Rejected::Deadline { .. })));
-    /// # drop(held);
-    /// # Ok::<(), Rejected>(())
-    /// ```
-    pub fn blocking_acquire_until(
-        self,
-        n: u32,
-        deadline: Timestamp,
-    ) -> Result<Lease<Self>, Rejected>
-    where
-        P::Clock: DeadlineClock,
-    {
-        self.acquire_until(n, deadline).block()
-    }
 }
 
 impl<P: ToKeyedQueue> QueueKeyLimiter<P> {
@@ -818,18 +571,6 @@ impl<P: ToKeyedQueue> Queued for QueueKeyLimiter<P> {
 }
 
 #[allow(unsafe_code, reason = "a promise alone")]
-// SAFETY: a queue owns its wait queue.
-unsafe impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> HasWaitQueue
-    for KeyedQueue<T, C, R, H>
-{
-    type Config = (PerKey<T>, C, R, H);
-
-    fn wait_queue(&self) -> &WaitQueue<Self::Config> {
-        &self.wait_queue
-    }
-}
-
-#[allow(unsafe_code, reason = "a promise alone")]
 // SAFETY: the pointer in it leads to the same queue after it has been moved.
 unsafe impl<P: ToKeyedQueue> Anchored for QueueKey<P> {}
 
@@ -849,7 +590,7 @@ impl<P: ToKeyedQueue> QueueKeyLimiter<P> {
             if wait_queue.options.order == Order::NewestFirst
                 || !wait_queue.is_waited_for(self.address)
             {
-                return wait_queue.take(self.address, take);
+                return wait_queue.take_outside_lock(self.address, take);
             }
             if let Some(taken) = wait_queue.take_past_others(self.address, now, n) {
                 return taken;

@@ -1,3 +1,5 @@
+//! The limiter of a queue, to be asked and not changed: the methods that take nothing.
+
 use core::borrow::Borrow;
 use core::fmt;
 
@@ -10,7 +12,7 @@ use portcullis_core::{Counted, Counts, Denied, Idle, Limiter, Retry, Tally, Time
 /// [`Limiter`] as well, do.
 ///
 /// The settings of the limiter, such as a rate or a limit, are read by its own methods in
-/// [`Queue::change`](crate::Queue::change):
+/// [`Queue::change`](crate::Queue#method.change):
 ///
 /// ```
 /// use portcullis_async::Queue;

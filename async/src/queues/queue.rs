@@ -1,6 +1,11 @@
+//! A limiter with a queue of the requests that wait for its permits.
+//!
+//! The wait queue has the state. This file has the requests for a single limiter, and the queue as
+//! a limiter: it takes only if no request is ahead, and what it releases or refunds goes to the
+//! waiters.
+
 use core::fmt;
 use core::ops::Deref;
-use core::time::Duration;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
@@ -10,18 +15,19 @@ use portcullis_core::{
     Refund, Retry, Timestamp, Waiting,
 };
 
-use crate::lock::RawLock;
 #[cfg(all(feature = "std", not(portcullis_loom)))]
 use crate::lock::ThreadLock;
-use crate::queues::acquire::{HasWaitQueue, Queued, try_acquire};
-use crate::queues::common::common;
-use crate::queues::hook::Hook;
+use crate::lock::{DefaultLock, RawLock};
+use crate::queues::acquire::{Acquire, Queued, try_acquire};
+use crate::queues::limiter_queue::LimiterQueue;
 use crate::queues::limiter_view::LimiterView;
-use crate::queues::options::{Options, Order};
 use crate::sync::const_unless_loom;
+use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::Single;
-use crate::waiting::wait_queue::{WaitQueue, earliest, explained};
-use crate::{Acquire, DeadlineClock, Drained, QueueClock};
+use crate::waiting::options::{Options, Order};
+use crate::waiting::queue_clock::QueueClock;
+use crate::waiting::wait_queue::WaitQueue;
+use crate::waiting::wait_queue::ask::{earliest, explained};
 
 /// A limiter with a queue of requests that wait for its permits.
 ///
@@ -31,23 +37,23 @@ use crate::{Acquire, DeadlineClock, Drained, QueueClock};
 /// limiter return by time: see [`QueueLimiter`]. A queue is itself a [`Limiter`]: its leases are
 /// ordinary leases, and it can be wrapped or be part of a composition.
 ///
-/// [`acquire`](Self::acquire) returns a future that waits for permits:
+/// [`acquire`](Queue#method.acquire) returns a future that waits for permits:
 ///
 /// - If the permits are free and no request waits ahead, they are granted immediately, without
 ///   entering the wait list.
 /// - Otherwise the request waits in the queue. Requests are granted in order: a large request at
 ///   the head makes smaller ones behind it wait.
 /// - If the queue has no room for the request, the request fails immediately with
-///   [`Rejected`](crate::Rejected), which says when to retry. In
-///   [newest-first order](Order::NewestFirst) the oldest requests are evicted instead, to make
-///   room.
+///   [`Rejected`](crate::Rejected), which says when to retry. In [newest-first
+///   order](Order::NewestFirst) the oldest requests are evicted instead, to make room.
 /// - Dropping the future cancels the request.
 ///
-/// **Bound.** The limiter's own. The requests that wait ask for at most [`max_permits`](Self::new)
-/// permits in total, and there are at most [`max_waiters`](Self::with_max_waiters) of them. If the
-/// timer is late, the queue dates a grant back to when it was due, by up to the
-/// [slack](Self::with_slack): 10 ms by default. The limiter's bound holds exactly for these dates.
-/// In real time, a span of time `t` may admit what the bound allows for `t` plus the slack.
+/// **Bound.** The limiter's own. The requests that wait ask for at most
+/// [`max_permits`](Queue#method.new) permits in total, and there are at most
+/// [`max_waiters`](Self::with_max_waiters) of them. If the timer is late, the queue dates a grant
+/// back to when it was due, by up to the [slack](Self::with_slack): 10 ms by default. The limiter's
+/// bound holds exactly for these dates. In real time, a span of time `t` may admit what the bound
+/// allows for `t` plus the slack.
 ///
 /// **Errors.** A request can fail with:
 ///
@@ -65,8 +71,8 @@ use crate::{Acquire, DeadlineClock, Drained, QueueClock};
 /// With a [`Timer`](crate::Timer) as its clock, the queue needs no other driver: one of the waiting
 /// tasks drives it. When the wait of that task ends or is dropped, another waiting task takes over.
 /// If the driving task is woken and not polled, the other waiters may wait until it is polled: for
-/// example, if a program keeps the future in a loop around `select!` and does other work.
-/// These drivers depend on no waiting task:
+/// example, if a program keeps the future in a loop around `select!` and does other work. These
+/// drivers depend on no waiting task:
 ///
 /// - the queue itself, if it was created by [`shared`](Self::shared), or after
 ///   [`attend`](Self::attend) or [`attend_shared`](Self::attend_shared);
@@ -108,8 +114,8 @@ use crate::{Acquire, DeadlineClock, Drained, QueueClock};
 ///
 /// A limit on concurrency ignores time, so its queue needs no real clock. Use
 /// [`Timeless`](portcullis_core::Timeless), whose time never advances. With it, requests with a
-/// deadline or a timeout do not compile: they need a
-/// [`DeadlineClock`](crate::DeadlineClock), such as a timer.
+/// deadline or a timeout do not compile: they need a [`DeadlineClock`](crate::DeadlineClock), such
+/// as a timer.
 ///
 /// ```
 /// use portcullis_async::Queue;
@@ -174,23 +180,14 @@ use crate::{Acquire, DeadlineClock, Drained, QueueClock};
 /// })?;
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
-pub struct Queue<L: QueueLimiter, C, R = DefaultLock, H = ()> {
-    pub(crate) wait_queue: WaitQueue<(Single<L>, C, R, H)>,
-}
-
-/// The lock of a [`Queue`] by default: [`ThreadLock`].
-#[cfg(all(feature = "std", not(portcullis_loom)))]
-pub type DefaultLock = ThreadLock;
-/// Not a lock: without `std`, a queue is created by [`Queue::with_lock`].
-#[cfg(not(all(feature = "std", not(portcullis_loom))))]
-pub type DefaultLock = ();
+pub type Queue<L, C, R = DefaultLock, H = ()> = LimiterQueue<Single<L>, C, R, H>;
 
 #[cfg(all(feature = "std", not(portcullis_loom)))]
 impl<L: QueueLimiter, C: QueueClock> Queue<L, C> {
     /// Creates a queue around `limiter`. It holds requests for up to `max_permits` permits; with 0,
     /// no request waits. A request for 0 permits counts as 1. `clock` supplies the timestamps. The
     /// order is [oldest first](Order::OldestFirst), and the lock a [`ThreadLock`]. Needs the
-    /// feature `std`; without it, see [`with_lock`](Self::with_lock).
+    /// feature `std`; without it, see [`with_lock`](Queue#method.with_lock).
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -208,7 +205,7 @@ impl<L: QueueLimiter, C: QueueClock> Queue<L, C> {
 
 impl<L: QueueLimiter, C: QueueClock, R: RawLock> Queue<L, C, R> {
     const_unless_loom! {
-        /// Creates a queue like [`new`](Queue::new), with a lock of your choice. See
+        /// Creates a queue like [`new`](Queue#method.new), with a lock of your choice. See
         /// [`RawLock`](crate::RawLock).
         ///
         /// ```
@@ -227,29 +224,12 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock> Queue<L, C, R> {
             }
         }
     }
-
-    /// Calls `hook` when a wait is over. In a constant, use [`hooked`](Queue::hooked).
-    ///
-    /// ```
-    /// use portcullis_async::{Queue, Waited};
-    /// use portcullis_core::{Concurrency, ManualClock};
-    /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
-    /// let queue = queue.with_hook(|waited: &Waited| {
-    ///     println!("{:?} after {:?}", waited.outcome, waited.time)
-    /// });
-    /// # _ = queue;
-    /// ```
-    pub fn with_hook<H: Hook>(self, hook: H) -> Queue<L, C, R, H> {
-        Queue {
-            wait_queue: self.wait_queue.with_hook(hook),
-        }
-    }
 }
 
 impl<L: QueueLimiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
     const_unless_loom! {
         /// Creates a queue with a lock and a [hook](Queue::with_hook), like
-        /// [`with_lock`](Queue::with_lock). For statics.
+        /// [`with_lock`](Queue#method.with_lock). For statics.
         ///
         /// ```
         /// use portcullis_async::{DefaultLock, Queue, Waited};
@@ -278,15 +258,14 @@ impl<L: QueueLimiter, C, R: RawLock, H: Hook> Queue<L, C, R, H> {
     }
 }
 
-common!(Queue<L: QueueLimiter>, Single<L>);
-
 impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// Takes `n` permits without waiting, if no request is ahead.
     ///
     /// # Errors
     ///
     /// - any [`Denied`] of the limiter, such as [`Denied::Exhausted`] if it has too few permits.
-    ///   Wait with [`acquire`](Self::acquire), or retry when [`Denied::retry`] of the queue says;
+    ///   Wait with [`acquire`](Queue#method.acquire), or retry when [`Denied::retry`] of the queue
+    ///   says;
     /// - [`Denied::Exhausted`] also if a request waits and the order is [oldest
     ///   first](Order::OldestFirst). Do the same;
     /// - [`Denied::Closed`] if the queue is closed. Do not retry.
@@ -305,10 +284,10 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         try_acquire(self, n)
     }
 
-    /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns the numbers of the
-    /// decision, such as the permits that are left: see [`Limiter::take_explained_at`]. If requests
-    /// are ahead or the queue is closed, the queue does not ask the limiter. The numbers are then
-    /// those of the limiter after the decision.
+    /// Takes permits as [`try_acquire`](Queue#method.try_acquire) does, and returns the numbers of
+    /// the decision, such as the permits that are left: see [`Limiter::take_explained_at`]. If
+    /// requests are ahead or the queue is closed, the queue does not ask the limiter. The numbers
+    /// are then those of the limiter after the decision.
     ///
     /// The futures of this queue return no such numbers. To look at the limiter after a wait, call
     /// [`Limiter::explain_at`] of the queue.
@@ -335,7 +314,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     ///
     /// # Errors
     ///
-    /// As [`try_acquire`](Self::try_acquire).
+    /// As [`try_acquire`](Queue#method.try_acquire).
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -357,13 +336,19 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// does not yield to the executor. Dropping the future cancels the request, and no permits are
     /// taken.
     ///
+    /// The methods of the future say how it waits: [`until`](Acquire::until) a deadline,
+    /// [`within`](Acquire::within) a timeout, for [`up_to`](Acquire::up_to) as many permits as are
+    /// available; [`block`](Acquire::block) blocks the thread.
+    ///
     /// # Errors
     ///
     /// [`Rejected`](crate::Rejected):
     ///
     /// - immediately, if the queue is full or closed, or if `n` is more than the limiter can ever
     ///   grant;
-    /// - later, if the request is evicted, the queue is closed, or the limit is lowered below `n`.
+    /// - later, if the request is evicted, the queue is closed, or the limit is lowered below `n`;
+    /// - at its deadline, if it has one, or as soon as the queue can tell that the deadline cannot
+    ///   be met.
     ///
     /// The table in the documentation of [`Queue`] says what to do about each.
     ///
@@ -378,105 +363,18 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     #[inline]
     pub fn acquire(&self, n: u32) -> Acquire<&Self> {
-        Acquire::new(self, n, n)
-    }
-
-    /// Waits for at least `min` permits, and takes up to `max` of those that are then available. If
-    /// `max` is less than `min`, it counts as `min`. The request counts as `min` permits in the
-    /// queue.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire) with `n = min`.
-    ///
-    /// ```
-    /// # use portcullis_async::Queue;
-    /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # futures_executor::block_on(async {
-    /// let queue = Queue::new(Concurrency::new(5), ManualClock::new(), 9);
-    /// let some = queue.acquire_between(1, 100).await?;
-    /// assert_eq!(some.permits(), 5);
-    /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
-    /// ```
-    pub fn acquire_between(&self, min: u32, max: u32) -> Acquire<&Self> {
-        Acquire::new(self, min, max)
-    }
-
-    /// Waits for `n` permits until `deadline` at the latest, by the queue's clock. See
-    /// [`Acquire::until`]. Needs a [`DeadlineClock`].
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire), and [`Rejected::Deadline`](crate::Rejected::Deadline) at the
-    /// deadline, or immediately if the queue can tell that it cannot be met. It cannot tell when
-    /// leases will be released.
-    ///
-    /// ```
-    /// # use portcullis_async::{Queue, Rejected};
-    /// # use portcullis_core::{ManualClock, Rate, Retry, Timestamp, TokenBucket};
-    /// # futures_executor::block_on(async {
-    /// let queue = Queue::new(
-    ///     TokenBucket::new(Rate::per_second(10), 1),
-    ///     ManualClock::new(),
-    ///     9,
-    /// );
-    /// let _permit = queue.acquire(1).await?;
-    /// // The next permit becomes available after 100 ms.
-    /// let late = queue
-    ///     .acquire_until(1, Timestamp::from_millis(50))
-    ///     .await
-    ///     .unwrap_err();
-    /// assert_eq!(
-    ///     late,
-    ///     Rejected::Deadline {
-    ///         permits: 1,
-    ///         retry: Retry::At(Timestamp::from_millis(100))
-    ///     }
-    /// );
-    /// # Ok::<(), Rejected>(()) }).unwrap();
-    /// ```
-    pub fn acquire_until(&self, n: u32, deadline: Timestamp) -> Acquire<&Self>
-    where
-        C: DeadlineClock,
-    {
-        Acquire::new(self, n, n).until(deadline)
-    }
-
-    /// Waits for `n` permits for at most `timeout`, by the queue's clock. The time runs from this
-    /// call, not from the first poll. See [`Acquire::within`]. Needs a [`DeadlineClock`].
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire_until`](Self::acquire_until).
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_async::{Queue, Rejected, ThreadTimer};
-    /// # use portcullis_core::Concurrency;
-    /// # futures_executor::block_on(async {
-    /// let queue = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9);
-    /// let held = queue.acquire(1).await?;
-    /// let second = queue.acquire_for(1, Duration::from_millis(5)).await;
-    /// assert!(matches!(second, Err(Rejected::Deadline { permits: 1, .. })));
-    /// # drop(held);
-    /// # Ok::<(), Rejected>(()) }).unwrap();
-    /// ```
-    pub fn acquire_for(&self, n: u32, timeout: Duration) -> Acquire<&Self>
-    where
-        C: DeadlineClock,
-    {
-        self.acquire(n).within(timeout)
+        Acquire::new(self, n)
     }
 
     /// Waits for `n` permits, with a future and a lease that own the queue: for a task that is
-    /// spawned. For a queue in a `static`, [`acquire`](Self::acquire) does the same. Other pointers
-    /// are accepted by [`Acquire::new`]. Needs the feature `std`.
+    /// spawned. For a queue in a `static`, [`acquire`](Queue#method.acquire) does the same. Other
+    /// pointers are accepted by [`Acquire::new`]. Needs the feature `std`.
     ///
-    /// For a timeout, add [`within`](Acquire::within): `queue.acquire_owned(1).within(timeout)`.
+    /// With a timeout: `queue.acquire_owned(1).within(timeout)`.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire).
+    /// As [`acquire`](Queue#method.acquire).
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -490,7 +388,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     #[cfg(feature = "std")]
     pub fn acquire_owned(self: &Arc<Self>, n: u32) -> Acquire<Arc<Self>> {
-        Acquire::new(Arc::clone(self), n, n)
+        Acquire::new(Arc::clone(self), n)
     }
 
     /// Releases the permits of a lease without granting them to the waiters. The next call on the
@@ -517,30 +415,6 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         }
     }
 
-    /// Waits until no permits are [held](QueueLimiter::held): all leases whose permits return by
-    /// release have been released. Ready immediately if the permits of the limiter return by
-    /// time.
-    ///
-    /// For a graceful shutdown, call [`close`](Self::close) first. Otherwise new permits may have
-    /// been taken by the time the future is ready.
-    ///
-    /// ```
-    /// # use portcullis_async::Queue;
-    /// # use portcullis_core::{Concurrency, ManualClock};
-    /// # futures_executor::block_on(async {
-    /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
-    /// let lease = queue.acquire(1).await?;
-    /// queue.close();
-    /// std::thread::scope(|scope| {
-    ///     scope.spawn(|| drop(lease));
-    /// });
-    /// queue.drained().await;
-    /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
-    /// ```
-    pub fn drained(&self) -> Drained<&Self> {
-        Drained::new(self)
-    }
-
     /// Returns the permits that could be taken now: by the first waiter, or by any caller if no
     /// request waits.
     ///
@@ -558,7 +432,8 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     }
 
     /// Returns a view of the limiter, which can be asked and not changed. A limit on concurrency is
-    /// its [`capacity`](Limiter::capacity). For other settings, see [`change`](Self::change).
+    /// its [`capacity`](Limiter::capacity). For other settings, see
+    /// [`change`](Queue#method.change).
     ///
     /// ```
     /// # use portcullis_async::Queue;
@@ -616,20 +491,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
             self.wait_queue.not_granted((), now, n, denied.into());
             return Err(denied);
         }
-        self.wait_queue.take((), take)
-    }
-}
-
-#[allow(unsafe_code, reason = "a promise alone")]
-// SAFETY: the wait queue is a field of the queue.
-unsafe impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> HasWaitQueue
-    for Queue<L, C, R, H>
-{
-    type Config = (Single<L>, C, R, H);
-
-    #[inline]
-    fn wait_queue(&self) -> &WaitQueue<Self::Config> {
-        &self.wait_queue
+        self.wait_queue.take_outside_lock((), take)
     }
 }
 

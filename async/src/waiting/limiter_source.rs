@@ -1,4 +1,10 @@
+//! Where a wait queue has its limiters: a single one, or one for each key of a table.
+//!
+//! The engine names a limiter by its key. The source returns the limiter of a key, and the shard in
+//! which the waiters of the key are.
+
 use core::fmt;
+use core::ops::Deref;
 
 use portcullis_core::{
     Address, Denied, Key, Limiter, PassedOn, QueueKeys, QueueLimiter, Receipt, Receipts, Timestamp,
@@ -7,21 +13,12 @@ use portcullis_core::{
 
 use crate::waiting::wait_list::{Shard, Shards};
 
-/// Takes for a request whose denial is not final: see
-/// [`Composable::attempt_at`](portcullis_core::Composable::attempt_at).
-#[inline(always)]
-pub(crate) fn attempt<L: Limiter>(limiter: &L, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-    match limiter.as_composable() {
-        Some(composable) => composable.attempt_at(now, n, None),
-        None => limiter.take_at(now, n),
-    }
-}
-
 /// The limiters of a wait queue.
 pub trait LimiterSource {
     /// Identifies one of the limiters.
     type Key: Copy + PartialEq + Send + Sync + fmt::Debug;
-    type At<'s>: Limiter
+    /// A pointer to one of the limiters.
+    type At<'s>: Deref<Target: Limiter + Sized>
     where
         Self: 's;
     /// The wait lists of all keys.
@@ -38,28 +35,36 @@ pub trait LimiterSource {
     /// Tells the limiter whether the queue has waiters.
     fn watch(&self, waits: bool);
 
-    /// The same as the limiter's own methods.
+    /// Releases permits, and returns what the limiter knows about waiters: see
+    /// [`QueueLimiter::release_watched`].
     fn release_watched(&self, key: Self::Key, n: u32) -> Waiting;
+    /// Passes held permits on to a waiter: see [`QueueLimiter::pass_on`].
     fn pass_on(&self, key: Self::Key, n: u32) -> PassedOn;
 
-    /// Whether a grant has receipts (`notes`) in addition to the one that the lease holds. The two
-    /// methods below take and refund with them.
-    const NOTES: bool;
+    /// Whether a grant has receipts (`notes`) in addition to the one that the lease holds. Only a
+    /// source that has them implements the two methods below, which take and refund with them.
+    const NOTES: bool = false;
+
     fn take_noted(
         &self,
         key: Self::Key,
         now: Timestamp,
         n: u32,
-        notes: &mut Receipts,
-    ) -> Result<Receipt, Denied>;
+        _notes: &mut Receipts,
+    ) -> Result<Receipt, Denied> {
+        self.at(key).take_at(now, n)
+    }
+
     fn refund_noted(
         &self,
         key: Self::Key,
         now: Timestamp,
         n: u32,
         receipt: Receipt,
-        notes: Receipts,
-    );
+        _notes: Receipts,
+    ) {
+        let _ = self.at(key).refund_at(now, n, receipt);
+    }
 
     /// Returns whether permits are held that will be released. A source with many limiters returns
     /// `false`.
@@ -188,24 +193,6 @@ impl<T: QueueKeys> LimiterSource for PerKey<T> {
 
     fn pass_on(&self, _: Address, _: u32) -> PassedOn {
         PassedOn::No
-    }
-
-    /// A key's limiter needs only the receipt in the lease.
-    const NOTES: bool = false;
-
-    fn take_noted(
-        &self,
-        key: Address,
-        now: Timestamp,
-        n: u32,
-        notes: &mut Receipts,
-    ) -> Result<Receipt, Denied> {
-        notes.clear();
-        attempt(&self.at(key), now, n)
-    }
-
-    fn refund_noted(&self, key: Address, now: Timestamp, n: u32, receipt: Receipt, _: Receipts) {
-        let _ = self.at(key).refund_at(now, n, receipt);
     }
 
     fn is_held(&self) -> bool {

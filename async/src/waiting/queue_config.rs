@@ -1,9 +1,9 @@
 //! The types of a wait queue's parts, as one type parameter.
 
-use crate::driving::queue_clock::QueueClock;
 use crate::lock::RawLock;
-use crate::queues::hook::Hook;
+use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::queue_clock::QueueClock;
 
 /// The types of a wait queue's parts, without bounds: enough to build and to hold a queue.
 pub trait QueueTypes {

@@ -113,7 +113,7 @@ impl<N: RingNode<Kind>, Kind> Ring<N, Kind> {
     ///
     /// # Safety
     ///
-    /// The same as for `push_back`.
+    /// The contract is that of `push_back`.
     #[inline(always)]
     pub(crate) unsafe fn push_front(&mut self, node: NonNull<N>) {
         // SAFETY: the caller guarantees the contract of `push_back`.

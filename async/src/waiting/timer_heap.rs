@@ -116,7 +116,7 @@ impl<N: HeapNode> TimerHeap<N> {
     ///
     /// # Safety
     ///
-    /// The same as for `set`.
+    /// The contract is that of `set`.
     #[inline(never)]
     unsafe fn change(&mut self, node: NonNull<N>, priority: Option<N::Priority>) {
         // SAFETY: the caller guarantees that the node is valid and in no other heap. A node that

@@ -303,7 +303,7 @@ impl<K> Waiter<K> {
     ///
     /// # Safety
     ///
-    /// The same as for `locked`; and the waiter is a head.
+    /// The contract is that of `locked`. The waiter is a head.
     #[inline(always)]
     unsafe fn lead<'w>(head: NonNull<Self>) -> &'w mut Lead<K> {
         // SAFETY: the caller has exclusive access to the locked fields. A head has `lead`.

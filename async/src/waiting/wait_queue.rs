@@ -38,8 +38,9 @@
 #![allow(unsafe_code)]
 
 mod admit;
-mod counts;
-mod driver;
+pub(crate) mod ask;
+pub(crate) mod counts;
+pub(crate) mod driver;
 mod serve;
 mod taken;
 mod waits;
@@ -50,26 +51,19 @@ use core::ptr::NonNull;
 use core::task::Waker;
 use core::time::Duration;
 
-use portcullis_core::{
-    Clock, Composable, Denied, Interval, Limiter, NotGranted, PassedOn, Receipt, Receipts,
-    Timestamp, Waiting,
-};
+use portcullis_core::{Clock, Limiter, PassedOn, Receipt, Receipts, Timestamp, Waiting};
 
-pub(crate) use self::admit::{earliest, explained};
-pub use self::counts::QueueCounts;
-pub use self::driver::Next;
-pub(crate) use self::driver::{Caller, Place};
-use self::taken::Taken;
+use self::counts::QueueCounts;
 use crate::finally::Finally;
 use crate::forks::Noted;
 use crate::lock::mutex::Mutex;
-use crate::queues::hook::Hook;
-use crate::queues::options::Options;
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, fence};
 use crate::sync::const_unless_loom;
 use crate::waiting::drivers::{Drivers, Member, Told};
+use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::options::Options;
 use crate::waiting::panics::{Panic, quietly, unless_unwinding};
 use crate::waiting::pending_releases::PendingReleases;
 use crate::waiting::queue_config::{Key, QueueConfig, QueueTypes};
@@ -104,6 +98,20 @@ impl<Q: QueueTypes> fmt::Debug for WaitQueue<Q> {
             .field("options", &self.options)
             .finish_non_exhaustive()
     }
+}
+
+/// The owner of a wait queue, or the queue of one of its keys. Sealed.
+///
+/// # Safety
+///
+/// As long as a pointer to `self` exists, `wait_queue` always returns the same wait queue, also
+/// after the pointer has been moved.
+#[doc(hidden)]
+pub unsafe trait HasWaitQueue {
+    #[allow(private_bounds, reason = "sealed")]
+    type Config: QueueConfig;
+
+    fn wait_queue(&self) -> &WaitQueue<Self::Config>;
 }
 
 /// The data that the lock guards.
@@ -335,7 +343,7 @@ impl<S: LimiterSource> Lists<S> {
         waiter: NonNull<Waiter<S::Key>>,
         timer: Option<(Timestamp, Event)>,
     ) {
-        // SAFETY: as the caller says.
+        // SAFETY: the waiter is in a list, as the caller guarantees.
         if unsafe { self.timers.set(waiter, timer) } {
             self.timed
                 .open_if_in_charge(Member::Waiter(waiter.addr().get()));
@@ -464,7 +472,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         outcome
     }
 
-    /// The same as `with`, for `work` that calls no limiter, clock or waker and so cannot panic.
+    /// Runs `work` as `with` does, for `work` that calls no limiter, clock or waker and so cannot
+    /// panic.
     #[inline]
     fn with_lists<T>(&self, work: impl FnOnce(&mut Lists<Q::Source>) -> T) -> T {
         let mut batch = None;
@@ -485,7 +494,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// The same as `with`, but keeps the panic of a waker in `batch`.
+    /// Runs `work` as `with` does, and keeps the panic of a waker in `batch`.
     fn with_batch<T>(
         &self,
         batch: &mut WakeBatch,
@@ -500,8 +509,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         outcome
     }
 
-    /// The same as `with_batch`, but does not wait for the lock. Returns `None` if the lock is
-    /// held; its holder then wakes a driver.
+    /// Runs `work` as `with_batch` does, and does not wait for the lock. Returns `None` if the lock
+    /// is held; its holder then wakes a driver.
     fn try_with_batch<T>(
         &self,
         batch: &mut WakeBatch,
@@ -588,67 +597,6 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             self.grant(key, waiting == Waiting::Yes);
         }
         outcome
-    }
-
-    /// Takes from a key's limiter outside the lock. A composition that denies or panics may have
-    /// taken from some of its limits and refunded those permits. A request that was denied in the
-    /// meantime for lack of them is served again.
-    #[inline(always)]
-    pub(crate) fn take<T, E>(
-        &self,
-        key: Key<Q>,
-        take: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T, E> {
-        let panicking = self.grant_on_unwind(Self::bit(key));
-        let taken = take();
-        mem::forget(panicking);
-        if taken.is_err() && self.is_composed(key) {
-            self.grant(key, false);
-        }
-        taken
-    }
-
-    /// Takes from a key's limiter, as [`take`](Self::take) does, at a time that lies in `interval`.
-    /// Returns `None` if it matters where.
-    #[inline(always)]
-    pub(crate) fn take_within(
-        &self,
-        key: Key<Q>,
-        interval: Interval,
-        n: u32,
-    ) -> Option<Result<Receipt, Denied>> {
-        let within = || match self.source.at(key).take_within(interval, n) {
-            Some(Ok(receipt)) => Ok(receipt),
-            Some(Err(denied)) => Err(Some(denied)),
-            None => Err(None),
-        };
-        match self.take(key, within) {
-            Ok(receipt) => Some(Ok(receipt)),
-            Err(denied) => denied.map(Err),
-        }
-    }
-
-    /// Informs a key's limiter that a request has ended without a grant.
-    #[inline(always)]
-    pub(crate) fn not_granted(&self, key: Key<Q>, now: Timestamp, n: u32, why: NotGranted) {
-        if let Some(composable) = self.source.at(key).as_composable() {
-            composable.not_granted(now, n, why);
-        }
-    }
-
-    /// Informs a key's limiter that a request was cancelled while it waited.
-    #[inline(always)]
-    fn cancelled(&self, key: Key<Q>, n: u32) {
-        if let Some(composable) = self.source.at(key).as_composable() {
-            composable.cancelled(n);
-        }
-    }
-
-    /// Returns whether a key's limiter may take from some of its limits and then refund them.
-    #[inline(always)]
-    fn is_composed(&self, key: Key<Q>) -> bool {
-        let limiter = self.source.at(key);
-        limiter.as_composable().is_some_and(Composable::is_composed)
     }
 
     /// Changes limiters, and then serves all wait lists.
@@ -882,37 +830,5 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         self.wake_and_grant(&mut batch);
         batch.resume();
         is_free.unwrap_or(false)
-    }
-
-    /// Takes for a key if it has no waiters and the lock is free. Meant for a key whose shard has
-    /// waiters, which may be those of other keys.
-    pub(crate) fn take_past_others(
-        &self,
-        key: Key<Q>,
-        now: Timestamp,
-        n: u32,
-    ) -> Option<Result<Receipt, Denied>> {
-        let mut batch = WakeBatch::new();
-        let panicking = self.grant_on_unwind(Self::bit(key));
-        let taken = self.lists.try_lock(|lists| {
-            self.critical_section(lists, &mut batch, |lists, _| {
-                let free = lists.head(key).is_none();
-                free.then(|| self.source.at(key).take_at(now, n))
-            })
-        });
-        mem::forget(panicking);
-        // Returned if a waker panics before the grant is handed out.
-        let taken = taken.flatten().map(|taken| {
-            taken.map(|receipt| Taken {
-                wait_queue: self,
-                key,
-                grant: Some((n, receipt)),
-                at: now,
-                waiter: 0,
-            })
-        });
-        self.wake_and_grant(&mut batch);
-        batch.resume();
-        taken.map(|taken| taken.map(|taken| taken.keep().1))
     }
 }

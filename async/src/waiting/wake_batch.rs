@@ -1,3 +1,8 @@
+//! Wakers to run after the lock is unlocked.
+//!
+//! The holder of the lock moves wakers into a batch. A full batch ends the critical section: its
+//! wakers run, and the rest is granted in the next one. So no waker runs inside the lock, and the
+//! time for which the lock is held is bounded.
 #![allow(unsafe_code)]
 
 use core::mem::{self, MaybeUninit};

@@ -92,10 +92,10 @@ async fn waits(
 ) -> Result<(), Rejected> {
     let _ = queue.try_acquire(n).is_ok();
     let _ = queue.acquire(n).await?;
-    let _ = queue.acquire_for(n, timeout).await?;
-    let _ = queue.acquire_until(n, deadline).await?;
+    let _ = queue.acquire(n).within(timeout).await?;
+    let _ = queue.acquire(n).until(deadline).await?;
     let _ = queue.blocking_acquire(n)?;
-    let _ = queue.blocking_acquire_for(n, timeout)?;
+    let _ = queue.acquire(n).within(timeout).block()?;
     let _ = queue.with_jitter(timeout);
     Ok(())
 }

@@ -38,8 +38,8 @@ async fn waits<C: DeadlineClock>(
     let _ = queue.acquire(n).await?;
     let _ = queue.acquire(0).await?;
     let _ = queue.acquire_owned(n).await?;
-    let _ = queue.acquire_for(n, d).await?;
-    let _ = queue.acquire_until(n, deadline).await?;
+    let _ = queue.acquire(n).within(d).await?;
+    let _ = queue.acquire(n).until(deadline).await?;
     queue.drained().await;
     queue.close();
     Ok(())
@@ -60,8 +60,8 @@ fn blocks<C: DeadlineClock>(
     deadline: Timestamp,
 ) -> Result<(), Rejected> {
     let _ = queue.blocking_acquire(n)?;
-    let _ = queue.blocking_acquire_for(n, d)?;
-    let _ = queue.blocking_acquire_until(n, deadline)?;
+    let _ = queue.acquire(n).within(d).block()?;
+    let _ = queue.acquire(n).until(deadline).block()?;
     let wait: Acquire<Arc<Queue<Concurrency, C>>> = queue.acquire_owned(n);
     let _ = Acquire::block(wait)?;
     Ok(())

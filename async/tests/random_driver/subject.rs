@@ -279,7 +279,7 @@ impl<L: Limits> Subject for Line1<L> {
         max: u32,
         until: Option<u64>,
     ) -> BoxedRequest<Self::Lease> {
-        let wait = Acquire::new(Arc::clone(&self.queue), min, max);
+        let wait = Acquire::new(Arc::clone(&self.queue), min).up_to(max);
         match until {
             Some(until) => Box::pin(wait.until(Timestamp::from_nanos(until))),
             None => Box::pin(wait),
@@ -442,7 +442,7 @@ impl<E: Each> Subject for Lines<E> {
         max: u32,
         until: Option<u64>,
     ) -> BoxedRequest<Self::Lease> {
-        let wait = Acquire::new(self.key(key), min, max);
+        let wait = Acquire::new(self.key(key), min).up_to(max);
         match until {
             Some(until) => Box::pin(wait.until(Timestamp::from_nanos(until))),
             None => Box::pin(wait),

@@ -136,7 +136,7 @@ async fn wait<R: Runtime, L: QueueLimiter>(
     assert!(cancel.waker.set(waker.clone()).is_ok());
     while !over.load(Ordering::Relaxed) {
         let n = 1 + random.below(3) as u32;
-        let mut wait = Acquire::new(&*queue, n, n + random.below(2) as u32);
+        let mut wait = Acquire::new(&*queue, n).up_to(n + random.below(2) as u32);
         if random.below(4) == 0 {
             let time = Duration::from_micros(random.below(50_000));
             wait = wait.until(queue.clock().now().saturating_add(time));

@@ -31,7 +31,7 @@ pub(crate) async fn a_permit_is_handed_on_in_the_order_of_the_waits<R: Runtime>(
     for place in 0..TASKS {
         let (own, order, runtime) = (Arc::clone(&queue), Arc::clone(&order), runtime.clone());
         tasks.push(start(&runtime.clone(), async move {
-            let _lease = Acquire::new(own, 1, 1).await.unwrap();
+            let _lease = Acquire::new(own, 1).await.unwrap();
             order.lock().unwrap().push(place);
             runtime.step().await;
         }));
@@ -57,7 +57,7 @@ pub(crate) async fn no_more_permits_are_held_than_the_limit<R: Runtime>(runtime:
             start(&runtime.clone(), async move {
                 for turn in 0..50 {
                     let n = 1 + (number + turn) % 3;
-                    let lease = queue.acquire_between(n, n + turn % 2).await.unwrap();
+                    let lease = queue.acquire(n).up_to(n + turn % 2).await.unwrap();
                     let permits = lease.permits();
                     let before = out.fetch_add(permits, Ordering::Relaxed);
                     assert!(before + permits <= LIMIT, "{before} and {permits}");
@@ -147,7 +147,7 @@ pub(crate) async fn a_deadline_is_measured_by_the_queues_clock<R: Runtime>(runti
     let queue = attended(runtime, Concurrency::new(1), 9);
     let held = queue.acquire(1).await.unwrap();
     let now = queue.clock().now();
-    let late = queue.acquire_until(1, now).await;
+    let late = queue.acquire(1).until(now).await;
     assert!(
         matches!(late, Err(Rejected::Deadline { permits: 1, .. })),
         "already over"
@@ -157,13 +157,14 @@ pub(crate) async fn a_deadline_is_measured_by_the_queues_clock<R: Runtime>(runti
     let own = Arc::clone(&queue);
     let patient = start(runtime, async move {
         let until = own.clock().now().saturating_add(LONG);
-        own.acquire_until(1, until)
+        own.acquire(1)
+            .until(until)
             .await
             .map(|lease| lease.permits())
     });
     until(|| queue.counts().waiters == 1).await;
     let deadline = now.saturating_add(SOON);
-    let late = queue.acquire_until(1, deadline).await;
+    let late = queue.acquire(1).until(deadline).await;
     assert!(matches!(late, Err(Rejected::Deadline { permits: 1, .. })));
     let over = queue.clock().now();
     assert!(
@@ -218,7 +219,7 @@ pub(crate) async fn a_closed_queue_is_drained_when_the_last_lease_is_released<R:
     let queue = Arc::new(Queue::new(Concurrency::new(2), runtime.timer(), 9));
     let own = Arc::clone(&queue);
     let driver = start(runtime, async move { own.drive().await });
-    let held = Acquire::new(Arc::clone(&queue), 2, 2).await.unwrap();
+    let held = Acquire::new(Arc::clone(&queue), 2).await.unwrap();
     let waits: Vec<_> = (0..3)
         .map(|_| {
             let own = Arc::clone(&queue);
@@ -279,7 +280,7 @@ async fn a_burst_is_served_at_the_rate<R: Runtime>(runtime: &R, driven: bool) {
     let begin = queue.clock().now();
     let mut served = Vec::new();
     for mut wait in (0..30)
-        .map(|_| Box::pin(Acquire::new(Arc::clone(&queue), 1, 1)))
+        .map(|_| Box::pin(Acquire::new(Arc::clone(&queue), 1)))
         .collect::<Vec<_>>()
     {
         // Polled in this task before the next one; then elsewhere, with another waker.

@@ -28,7 +28,7 @@ async fn burst_of_30<R: Runtime>(runtime: &R) {
     for place in 0..30_u32 {
         let (own, log) = (Arc::clone(&queue), Arc::clone(&served));
         tasks.push(start(runtime, async move {
-            let lease = Acquire::new(Arc::clone(&own), 1, 1).await;
+            let lease = Acquire::new(Arc::clone(&own), 1).await;
             log.lock()
                 .unwrap()
                 .push((place, own.clock().now().saturating_since(begin)));

@@ -89,7 +89,7 @@ impl Burst {
             thread: thread::current(),
         });
         let mut waits: Vec<Option<Waits>> = (0..REQUESTS)
-            .map(|_| Some(Box::pin(Acquire::new(Arc::clone(&queue), 1, 1))))
+            .map(|_| Some(Box::pin(Acquire::new(Arc::clone(&queue), 1))))
             .collect();
         let begin = queue.clock().now();
         let mut timeline = Timeline {

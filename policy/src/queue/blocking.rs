@@ -1,21 +1,16 @@
 //! Blocking waits: threads wait in the same queues as tasks.
 
-use core::time::Duration;
-
-use portcullis_core::Timestamp;
-
 use super::{Acquiring, QueuedDecision, conclude};
 #[cfg(doc)]
 use crate::limit::Limit;
 use crate::policy::Policy;
-#[cfg(doc)]
-use crate::queue::QueueEnd;
 use crate::request::Request;
 
 impl Policy {
     /// Decides a request, and takes its permits if it is allowed. If only limits with a
     /// [queue](Limit::queue) deny it, blocks the thread until they have its permits:
-    /// [`acquire`](Self::acquire) for threads. See [`Acquiring::block`].
+    /// [`acquire`](Self::acquire) for threads. See [`Acquiring::block`]. With a timeout:
+    /// `policy.acquire(&request).within(timeout).block()`.
     ///
     /// # Cost
     ///
@@ -33,51 +28,6 @@ impl Policy {
     /// ```
     pub fn blocking_acquire<'p>(&'p self, request: &Request<'_>) -> QueuedDecision<'p> {
         self.acquire(request).block()
-    }
-
-    /// As [`blocking_acquire`](Self::blocking_acquire), but blocks the thread for at most `timeout`
-    /// by the policy's timers. If the request cannot be granted within this time, its wait ends
-    /// with [`QueueEnd::Late`], at once if that is known at once.
-    ///
-    /// ```
-    /// use core::time::Duration;
-    /// use portcullis_policy::{Limit, Policy, QueueEnd, Request, Rule};
-    ///
-    /// let policy = Policy::new([Rule::new("jobs").limit(Limit::at_once(1).queue(10))]).unwrap();
-    /// let job = Request::new("RUN", "/job");
-    /// let _first = policy.blocking_acquire(&job);
-    /// let second = policy.blocking_acquire_for(&job, Duration::from_millis(2));
-    /// assert_eq!(second.end(), Some(QueueEnd::Late));
-    /// ```
-    pub fn blocking_acquire_for<'p>(
-        &'p self,
-        request: &Request<'_>,
-        timeout: Duration,
-    ) -> QueuedDecision<'p> {
-        self.acquire(request).within(timeout).block()
-    }
-
-    /// As [`blocking_acquire`](Self::blocking_acquire), but blocks the thread until `deadline` at
-    /// the latest, by the policy's timers: see [`Acquiring::until`]. [`Timestamp::MAX`] means no
-    /// deadline.
-    ///
-    /// ```
-    /// use core::time::Duration;
-    /// use portcullis_policy::{Limit, Policy, QueueEnd, Request, Rule};
-    ///
-    /// let policy = Policy::new([Rule::new("jobs").limit(Limit::at_once(1).queue(10))]).unwrap();
-    /// let job = Request::new("RUN", "/job");
-    /// let _first = policy.blocking_acquire(&job);
-    /// let deadline = policy.now() + Duration::from_millis(2);
-    /// let second = policy.blocking_acquire_until(&job, deadline);
-    /// assert_eq!(second.end(), Some(QueueEnd::Late));
-    /// ```
-    pub fn blocking_acquire_until<'p>(
-        &'p self,
-        request: &Request<'_>,
-        deadline: Timestamp,
-    ) -> QueuedDecision<'p> {
-        self.acquire(request).until(deadline).block()
     }
 }
 

@@ -48,7 +48,7 @@ impl Thread {
     fn start(policy: &'static Policy, deadline: Timestamp) -> Self {
         let (say, hear) = mpsc::channel();
         thread::spawn(move || {
-            let _ = say.send(policy.blocking_acquire_until(&GET, deadline));
+            let _ = say.send(policy.acquire(&GET).until(deadline).block());
         });
         Self(hear)
     }
@@ -147,12 +147,17 @@ fn a_thread_whose_deadline_cannot_be_met_does_not_sleep() {
     let policy = policy(&time, [one_per_hour()]);
     assert!(
         policy
-            .blocking_acquire_for(&GET, Duration::ZERO)
+            .acquire(&GET)
+            .within(Duration::ZERO)
+            .block()
             .is_allowed()
     );
     for late in [
-        policy.blocking_acquire_for(&GET, HOUR.saturating_sub(Duration::from_nanos(1))),
-        policy.blocking_acquire_until(&GET, time.now()),
+        policy
+            .acquire(&GET)
+            .within(HOUR.saturating_sub(Duration::from_nanos(1)))
+            .block(),
+        policy.acquire(&GET).until(time.now()).block(),
     ] {
         assert_eq!(
             (late.end(), late.waited()),
@@ -278,7 +283,10 @@ fn threads_and_tasks_never_exceed_a_limit_and_all_end() {
                 let decision = match (number + round) % 4 {
                     0 => futures_executor::block_on(policy.acquire(&request)),
                     // Granted or late.
-                    1 => policy.blocking_acquire_for(&request, Duration::from_micros(300)),
+                    1 => policy
+                        .acquire(&request)
+                        .within(Duration::from_micros(300))
+                        .block(),
                     _ => policy.blocking_acquire(&request),
                 };
                 if !decision.is_allowed() {
@@ -302,6 +310,9 @@ fn threads_and_tasks_never_exceed_a_limit_and_all_end() {
     assert!(u128::from(granted) <= allowed, "{granted} in {took:?}");
     let counts = policy.queue_counts("one").unwrap();
     assert_eq!((counts.waiters, counts.permits), (0, 0));
-    let all = policy.blocking_acquire_for(&Request::new("GET", "/").cost(3), 60 * SECOND);
+    let all = policy
+        .acquire(&Request::new("GET", "/").cost(3))
+        .within(60 * SECOND)
+        .block();
     assert!(all.is_allowed(), "all permits are back");
 }

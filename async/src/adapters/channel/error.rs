@@ -1,3 +1,5 @@
+//! The errors of a channel. Each gives the item back that it concerns.
+
 use core::fmt;
 
 use portcullis_core::Denied;

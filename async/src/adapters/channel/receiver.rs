@@ -1,3 +1,10 @@
+//! The receiving end of a channel.
+//!
+//! A receiver takes an item by a permit of `arrived`: see the invariant of `Shared`. As a stream it
+//! waits for an item without a permit, so that an item is never kept for a stream that is not
+//! polled. When the last receiver is dropped, the items that are left are dropped with their
+//! permits.
+
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
@@ -8,7 +15,8 @@ use futures_core::stream::{FusedStream, Stream};
 use pin_project_lite::pin_project;
 use portcullis_core::Lease;
 
-use super::{Permits, Shared, TryRecvError};
+use super::error::TryRecvError;
+use super::{Permits, Shared};
 use crate::adapters::leases::item;
 use crate::finally::Finally;
 use crate::queues::acquire::{Acquire, Anchored};
@@ -256,7 +264,7 @@ impl<T, P: Anchored> Stream for Receiver<T, P> {
                 received => return Poll::Ready(received.ok().map(item)),
             }
             if this.arrival.is_none() {
-                let arrival = Acquire::new(Arc::clone(&shared.arrived), 0, 0);
+                let arrival = Acquire::new(Arc::clone(&shared.arrived), 0);
                 this.arrival.set(Some(arrival));
             }
             if let Some(arrival) = this.arrival.as_mut().as_pin_mut() {

@@ -1,3 +1,8 @@
+//! The sending end of a channel.
+//!
+//! A send takes a place, then the permits of the item, and then puts the item into its place. A
+//! [`Permit`] holds both. Dropping it, or a send before it has put its item, returns both.
+
 use core::fmt;
 use core::future::{Future, poll_fn};
 use core::pin::pin;
@@ -6,7 +11,8 @@ use std::sync::Arc;
 
 use portcullis_core::{Denied, Lease, Limiter};
 
-use super::{Permits, SendError, Shared, TrySendError};
+use super::error::{SendError, TrySendError};
+use super::{Permits, Shared};
 use crate::adapters::leases::{Unspent, nothing};
 use crate::adapters::refused::Refused;
 use crate::adapters::weight::{PerItem, Weight};
@@ -222,7 +228,7 @@ impl<T, P: Anchored + Clone, W: Weight<T>> Sender<T, P, W> {
 
     /// Waits for `n` permits, or until the channel closes.
     async fn permits(&self, n: u32) -> Result<Unspent<P>, SendError<()>> {
-        let mut wait = pin!(Acquire::new(self.queue.clone(), n, n));
+        let mut wait = pin!(Acquire::new(self.queue.clone(), n));
         let mut end = pin!(self.writers.shared.end.acquire(1));
         poll_fn(|context| {
             if let Poll::Ready(outcome) = wait.as_mut().poll(context) {

@@ -1,3 +1,5 @@
+//! The limited reader and writer as `AsyncRead` and `AsyncWrite` of futures-io.
+
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::io;

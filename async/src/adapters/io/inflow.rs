@@ -1,3 +1,18 @@
+//! The rule of a limited reader: bytes that have been read take their permits before they are
+//! handed out.
+//!
+//! State: the bytes that wait, how many of them are handed out, and how many have no permits yet;
+//! and the end or the error that follows them.
+//!
+//! ```text
+//!   nothing waits --read, permits free--> handed out
+//!         ^       --read, none free--> bytes wait --permits granted--> handed out in parts
+//!         +----------------------------------------------------------------+ when all are out
+//! ```
+//!
+//! Invariant: a byte is handed out only after its permit was taken, and no byte is lost, also by a
+//! panic.
+
 use core::mem;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
@@ -10,7 +25,7 @@ use super::Piece;
 use crate::adapters::admission::Admission;
 use crate::finally::Finally;
 use crate::queues::acquire::Anchored;
-use crate::queues::rejected::Rejected;
+use crate::waiting::rejected::Rejected;
 
 pin_project! {
     /// Bytes that have been read, and take their permits before they are handed out.

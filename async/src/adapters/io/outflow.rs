@@ -1,3 +1,8 @@
+//! The rule of a limited writer: bytes take their permits before they are written.
+//!
+//! State: the permits of bytes that are not written yet. A write without permits waits for those of
+//! a piece; a partial write leaves the rest for the next one; the end of the transfer refunds it.
+
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::io;
@@ -8,7 +13,7 @@ use super::Piece;
 use crate::adapters::admission::Admission;
 use crate::adapters::leases::Unspent;
 use crate::queues::acquire::Anchored;
-use crate::queues::rejected::Rejected;
+use crate::waiting::rejected::Rejected;
 
 pin_project! {
     /// Bytes that take their permits before they are written.

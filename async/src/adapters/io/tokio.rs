@@ -1,3 +1,5 @@
+//! The limited reader and writer as `AsyncRead` and `AsyncWrite` of tokio.
+
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::io::{self, IoSlice};

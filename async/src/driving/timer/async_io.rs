@@ -1,3 +1,9 @@
+//! The timer of the crate `async-io`, for smol and any other executor.
+//!
+//! State: one sleep of `async-io`, and the waker of the queue, each behind a lock. Setting the
+//! timer again moves the sleep and replaces the waker. Neither lock is held while a waker of the
+//! queue runs or is dropped: a waker may set the timer.
+
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
@@ -9,7 +15,7 @@ use std::time::Instant;
 use async_io::Timer as Sleep;
 use portcullis_core::{Clock, Interval, MonotonicClock, Timestamp};
 
-use super::{ReentrantTimer, Timer};
+use crate::waiting::timer::{ReentrantTimer, Timer};
 
 /// A timer of the crate `async-io`, for smol and other executors based on it. It works beside any
 /// executor, because `async-io` has a thread of its own. Needs the feature `async-io`.

@@ -1,9 +1,14 @@
+//! The timer of Embassy: the clock and the alarms of the time driver in the program.
+//!
+//! No state of its own. The driver counts in ticks; this file converts between ticks and
+//! nanoseconds, exactly, and rounds an alarm up to the next tick, so that it never comes early.
+
 use core::task::{Poll, Waker};
 
 use embassy_time_driver::{TICK_HZ, now, schedule_wake};
 use portcullis_core::{Clock, Timestamp};
 
-use super::Timer;
+use crate::waiting::timer::Timer;
 
 /// The time of Embassy: the clock and the alarms of the `embassy-time` driver that is linked into
 /// the program. The origin is that of the driver, usually the start of the machine. Needs the

@@ -1,3 +1,11 @@
+//! The timer of `std`: one thread that sleeps for all timers of the process.
+//!
+//! State: a board with the alarm of each timer, and the instant until which the thread sleeps.
+//! Setting an alarm that is earlier than that instant notifies the thread. The thread takes the
+//! alarms that are due from the board, unlocks it, and runs their wakers. A timer takes its alarm
+//! with it when it is dropped.
+//!
+//! A forked child has the board of its parent, and not its thread. It makes a board of its own.
 #![allow(unsafe_code)]
 
 use core::fmt;
@@ -13,9 +21,9 @@ use std::vec::Vec;
 
 use portcullis_core::{Clock, Interval, MonotonicClock, Timestamp};
 
-use super::{ReentrantTimer, Timer};
 use crate::forks;
 use crate::waiting::panics::quietly;
+use crate::waiting::timer::{ReentrantTimer, Timer};
 
 /// A timer that needs only `std`: a sleeping thread, which all such timers of the process share.
 /// The thread starts with the first alarm and never ends. Needs the feature `std`.
@@ -106,7 +114,7 @@ struct Alarms {
     /// The thread sleeps until this instant; `None`: until it is notified.
     until: Option<Instant>,
     runs: bool,
-    /// As `Board::forks`.
+    /// Equals `Board::forks` of the board that has these alarms.
     forks: u32,
 }
 

@@ -1,3 +1,8 @@
+//! The timer of tokio: a task of the runtime sleeps until the alarm.
+//!
+//! The task does not run if the runtime has ended, or if nothing polls it. Then the thread of
+//! [`ThreadTimer`] watches the alarm in its place. `Alarm` draws the states and says the invariant.
+
 use core::task::{Poll, Waker};
 use core::time::Duration;
 use core::{fmt, mem};
@@ -10,8 +15,9 @@ use tokio::runtime::{self, Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{ReentrantTimer, ThreadTimer, Timer};
+use crate::driving::timer::thread::ThreadTimer;
 use crate::waiting::panics::quietly;
+use crate::waiting::timer::{ReentrantTimer, Timer};
 
 /// A timer of tokio. Its clock is [`tokio::time::Instant`], which tests can pause and advance, so
 /// each request reads it. Needs the feature `tokio`.
@@ -32,8 +38,8 @@ use crate::waiting::panics::quietly;
 /// **A runtime that does not run** does not stop the timer. If the runtime has shut down, the
 /// alarms are those of a [`ThreadTimer`]. A runtime of one thread runs only while it is in
 /// `block_on`. So a `ThreadTimer` watches the alarms of such a runtime: an alarm that is 100 ms
-/// late is woken by its thread, and further ones are woken in time, until the runtime runs again.
-/// A runtime does not survive a fork: in the child, create another one, and the queue with it.
+/// late is woken by its thread, and further ones are woken in time, until the runtime runs again. A
+/// runtime does not survive a fork: in the child, create another one, and the queue with it.
 ///
 /// ```
 /// use portcullis_async::{Queue, TokioTimer};

@@ -4,19 +4,19 @@
 use core::ptr::NonNull;
 use core::time::Duration;
 
-use portcullis_core::{Clock, Denied, Detail, Limiter, Receipt, Retry, Timestamp};
+use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 
-use super::serve::take;
+use super::ask::{When, earliest, exceeds};
 use super::taken::Taken;
 use super::{Lists, WaitQueue};
-use crate::Rejected;
-use crate::driving::queue_clock::Wakes;
-use crate::queues::hook::Hook;
-use crate::queues::options::{Options, Order, Oversized};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::fence;
-use crate::waiting::limiter_source::{LimiterSource, attempt};
+use crate::waiting::hook::Hook;
+use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::options::{Options, Order, Oversized};
+use crate::waiting::queue_clock::Wakes;
 use crate::waiting::queue_config::{Key, QueueConfig};
+use crate::waiting::rejected::Rejected;
 use crate::waiting::wait_list::{End, NextTry, Request, State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
@@ -31,7 +31,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The same as for `enqueue`.
+    /// The contract is that of `enqueue`.
     #[inline(always)]
     pub(super) unsafe fn admit(
         &self,
@@ -42,9 +42,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ) -> Step<'_, Q> {
         // SAFETY: the waiter is filled and not shared, as the caller guarantees.
         let (key, request) = unsafe { Waiter::asks(waiter) };
-        let Request {
-            min, max, deadline, ..
-        } = request;
+        let Request { min, deadline, .. } = request;
         let head = lists.head(key);
         let Options {
             order, max_waiters, ..
@@ -78,14 +76,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             lists.counts.closed = lists.counts.closed.wrapping_add(1);
             Some(self.reject(key, now, Rejected::Closed { permits: min }))
         } else if self.options.order == Order::NewestFirst || head.is_none() {
-            let limiter = self.source.at(key);
-            let taken = take(
-                min,
-                max,
-                || limiter.available_at(now),
-                |n| attempt(&limiter, now, n),
-            );
-            match taken {
+            match self.attempt(key, request, When::At(now), None) {
                 // Returned if a waker panics before the grant is handed out.
                 Ok(grant) => Some(Step::Settled(Ok(Taken {
                     wait_queue: self,
@@ -103,7 +94,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
                 Err(denied) => {
                     asked.is_refused = matches!(denied, Denied::Refused { .. });
-                    asked.next_try = Self::next_try(&limiter, denied, now, now);
+                    let limiter = self.source.at(key);
+                    asked.next_try = Self::next_try(&*limiter, denied, now, now);
                     if is_plain
                         && asked.next_try.at == Timestamp::MAX
                         && u64::from(min) <= limiter.capacity()
@@ -133,7 +125,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The same as for `enqueue`.
+    /// The contract is that of `enqueue`.
     #[cold]
     unsafe fn admit_asked(
         &self,
@@ -161,7 +153,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The same as for `enqueue`.
+    /// The contract is that of `enqueue`.
     #[inline(always)]
     unsafe fn wait_or_refuse(
         &self,
@@ -183,9 +175,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let is_oversized = u64::from(min.max(1)) > limiter.capacity();
         if is_oversized && self.options.oversized == Oversized::Reject {
             lists.counts.oversized = lists.counts.oversized.wrapping_add(1);
-            return self.reject(key, now, exceeds(&limiter, min));
+            return self.reject(key, now, exceeds(&*limiter, min));
         }
-        let retry = |ahead| earliest(&limiter, now, ahead, min);
+        let retry = |ahead| earliest(&*limiter, now, ahead, min);
         if deadline < Timestamp::MAX {
             let retry = retry(self.ahead(lists, key));
             let too_late = match retry {
@@ -278,7 +270,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The same as for `enqueue`. `head` is the head of the list of the waiter's key.
+    /// The contract is that of `enqueue`. `head` is the head of the list of the waiter's key.
     #[inline(always)]
     pub(super) unsafe fn enter(
         &self,
@@ -328,51 +320,4 @@ pub(super) enum Step<'q, Q: QueueConfig> {
     /// The batch of evicted waiters is full. Their wakers run first; then the request is admitted
     /// again.
     Again,
-}
-
-/// Returns the result of `take`, and what the limiter told of it. If the limiter was not asked,
-/// because requests are ahead or the queue is closed, `look` asks it. `retry` says when to retry.
-pub(crate) fn explained(
-    take: impl FnOnce(&mut Option<Detail>) -> Result<Receipt, Denied>,
-    look: impl FnOnce() -> Detail,
-    retry: impl FnOnce(Denied) -> Retry,
-) -> (Result<Receipt, Denied>, Detail) {
-    let mut told = None;
-    let taken = take(&mut told);
-    let mut detail = told.unwrap_or_else(look);
-    (detail.decision, detail.retry) = match &taken {
-        Ok(_) => (Ok(()), Retry::At(detail.now)),
-        Err(denied) => (Err(*denied), retry(*denied)),
-    };
-    (taken, detail)
-}
-
-/// Returns the earliest instant at which a request for `permits` can be granted if `ahead` permits
-/// are queued before it.
-pub(crate) fn earliest<L: Limiter + ?Sized>(
-    limiter: &L,
-    now: Timestamp,
-    ahead: u64,
-    permits: u32,
-) -> Retry {
-    match limiter.peek_at(now, permits) {
-        Ok(()) | Err(Denied::Exhausted { .. }) => {}
-        // The requests queued before it get the same answer.
-        Err(denied) => return limiter.retry(denied),
-    }
-    if ahead > 0 {
-        let all = ahead.saturating_add(permits.max(1).into());
-        let all = u32::try_from(all).unwrap_or(u32::MAX);
-        let retry = limiter.retry(Denied::Exhausted { now, permits: all });
-        // This limiter does not answer for more permits than its capacity.
-        if retry != Retry::Never {
-            return retry;
-        }
-    }
-    limiter.retry(Denied::Exhausted { now, permits })
-}
-
-pub(super) fn exceeds<L: Limiter>(limiter: &L, permits: u32) -> Rejected {
-    let capacity = u32::try_from(limiter.capacity()).unwrap_or(u32::MAX);
-    Rejected::ExceedsCapacity { permits, capacity }
 }

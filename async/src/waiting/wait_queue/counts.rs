@@ -1,3 +1,5 @@
+//! How many requests wait, and how those that waited have ended. The lock guards the counts.
+
 /// Counts of a queue's requests. See [`Queue::counts`](crate::Queue::counts).
 ///
 /// Each request that is not granted immediately is counted once: as a waiter while it waits, and

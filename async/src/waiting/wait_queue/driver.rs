@@ -139,7 +139,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// The same as `next`, for a caller that is not a driver.
+    /// Grants what can be granted, as `next` does, for a caller that is not a driver.
     pub(crate) fn pass_by(&self) -> Next {
         let mut batch = WakeBatch::new();
         // SAFETY: `OneShot` has no node.
@@ -236,7 +236,7 @@ impl<S: LimiterSource> Lists<S> {
     ///
     /// # Safety
     ///
-    /// The same as for `Drivers::come`; a waiter is valid.
+    /// The contract is that of `Drivers::come`. A waiter is valid.
     unsafe fn come(&mut self, caller: Caller<'_, S::Key>, waker: &mut Option<Waker>) -> bool {
         match caller {
             Caller::OneShot => false,
@@ -266,8 +266,8 @@ impl<S: LimiterSource> Lists<S> {
         }
     }
 
-    /// Whether a caller that was to take charge still is, now that what was due is granted. A
-    /// request drives only as long as it is in charge: it leaves with its timer, or when it is
+    /// Returns whether a caller that was to take charge still is, now that what was due is granted.
+    /// A request drives only as long as it is in charge, which ends with its timer, or when it is
     /// settled.
     fn still_drives(&self, caller: Caller<'_, S::Key>) -> bool {
         match caller {
@@ -276,7 +276,7 @@ impl<S: LimiterSource> Lists<S> {
         }
     }
 
-    /// Whether the future of this request is in charge.
+    /// Returns whether the future of this request is in charge.
     pub(super) fn is_driven_by(&self, waiter: NonNull<Waiter<S::Key>>) -> bool {
         self.timed.is_in_charge(Member::Waiter(waiter.addr().get()))
     }

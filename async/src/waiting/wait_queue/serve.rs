@@ -6,13 +6,14 @@ use core::ptr::NonNull;
 use core::task::Waker;
 use core::time::Duration;
 
-use portcullis_core::{Clock, Denied, Limiter, Receipt, Receipts, Retry, Timestamp};
+use portcullis_core::{Clock, Denied, Limiter, Receipts, Retry, Timestamp};
 
+use super::ask::When;
 use super::{DRAINED, Grant, Lists, TIME, WaitQueue};
-use crate::queues::options::{Order, Oversized};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::sync::atomic::fence;
-use crate::waiting::limiter_source::{LimiterSource, attempt};
+use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::options::{Order, Oversized};
 use crate::waiting::pending_releases::PendingReleases;
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::wait_list::{Event, NextTry, Removed, Request, Shard, State, Waiter};
@@ -186,7 +187,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
                 denied => {
                     let next_try = match denied {
-                        Some(Err(denied)) => Self::next_try(&limiter, denied, at, now),
+                        Some(Err(denied)) => Self::next_try(&*limiter, denied, at, now),
                         // The batch is full, so the rest is granted when it has run; or the
                         // deadline has passed, and is left to its timer.
                         _ => NextTry { at, exact: true },
@@ -212,7 +213,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         mem::forget(unserved);
     }
 
-    /// Takes on behalf of the head of a list.
+    /// Takes on behalf of the head of a list, as of `at`.
     fn take_for(
         &self,
         lists: &mut Lists<Q::Source>,
@@ -220,20 +221,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         at: Timestamp,
     ) -> Result<Grant, Denied> {
         // SAFETY: the head is linked, so it is filled and its request does not change.
-        let (key, Request { min, max, .. }) = unsafe { Waiter::asks(head) };
-        let limiter = self.source.at(key);
-        if !Q::Source::NOTES {
-            return take(
-                min,
-                max,
-                || limiter.available_at(at),
-                |n| attempt(&limiter, at, n),
-            );
-        }
-        let mut notes = Receipts::NONE;
-        let noted = |n| self.source.take_noted(key, at, n, &mut notes);
-        let grant = take(min, max, || limiter.available_at(at), noted)?;
-        if grant.0 > 0 {
+        let (key, request) = unsafe { Waiter::asks(head) };
+        let mut notes = Q::Source::NOTES.then_some(Receipts::NONE);
+        let grant = self.attempt(key, request, When::At(at), notes.as_mut())?;
+        if let Some(notes) = notes.filter(|_| grant.0 > 0) {
             lists.noted = (head.addr().get(), notes);
         }
         Ok(grant)
@@ -315,8 +306,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         self.remove_from(lists, waiter, head)
     }
 
-    /// The same as `remove`, for a waiter whose list has the head `head`, which may be the waiter
-    /// itself.
+    /// Removes a waiter as `remove` does, for a waiter whose list has the head `head`, which may be
+    /// the waiter itself.
     #[inline(always)]
     pub(super) fn remove_from(
         &self,
@@ -433,24 +424,3 @@ const AGAIN: Duration = Duration::from_millis(1);
 
 /// When to ask a limiter again after it panicked.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
-
-/// Takes as many permits as are available, from `min` to `max`.
-#[inline(always)]
-pub(super) fn take(
-    min: u32,
-    max: u32,
-    available: impl FnOnce() -> u64,
-    mut take: impl FnMut(u32) -> Result<Receipt, Denied>,
-) -> Result<Grant, Denied> {
-    if max > min {
-        let most = u32::try_from(available())
-            .unwrap_or(u32::MAX)
-            .clamp(min, max);
-        if most > min {
-            if let Ok(receipt) = take(most) {
-                return Ok((most, receipt));
-            }
-        }
-    }
-    take(min).map(|receipt| (min, receipt))
-}

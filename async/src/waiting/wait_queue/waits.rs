@@ -5,40 +5,23 @@ use core::mem;
 use core::ptr::NonNull;
 use core::task::Waker;
 
-use portcullis_core::{Clock, Clocked, Limiter, Receipt};
+use portcullis_core::{Clock, Receipt};
 
-use super::admit::{Step, earliest, exceeds};
-use super::serve::take;
+use super::admit::Step;
+use super::ask::{earliest, exceeds};
 use super::taken::Taken;
 use super::{DRAINED, Grant, WaitQueue};
-use crate::Rejected;
-use crate::driving::queue_clock::Wakes;
 use crate::finally::Finally;
-use crate::queues::hook::{Hook, Outcome, Waited};
-use crate::queues::options::Order;
+use crate::waiting::hook::{Hook, Outcome, Waited};
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::panics::unless_unwinding;
+use crate::waiting::queue_clock::Wakes;
 use crate::waiting::queue_config::{Key, QueueConfig};
+use crate::waiting::rejected::Rejected;
 use crate::waiting::wait_list::{End, Locked, Request, State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
-    /// Takes immediately, unless another request comes first. Returns `None` otherwise; `enqueue`
-    /// then finds out why.
-    #[inline]
-    pub(crate) fn try_now(&self, key: Key<Q>, request: Request) -> Option<Grant> {
-        if self.is_closed() || self.options.order == Order::OldestFirst && self.is_waited_for(key) {
-            return None;
-        }
-        let limiter = self.source.at(key);
-        let available = || limiter.available_at(self.clock.now());
-        take(request.min, request.max, available, |n| {
-            // Reads the precise time only if it matters.
-            self.take(key, || Clocked::new(&limiter, &self.clock).attempt(n))
-        })
-        .ok()
-    }
-
     /// Takes, or puts an idle waiter into its wait list. Returns `None` if the waiter is queued,
     /// and sets `drives` if its future is to drive the queue.
     ///
@@ -121,7 +104,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let (permits, limiter) = (request.min, self.source.at(key));
         let retry = || {
             let ahead = self.with_lists(|lists| self.ahead(lists, key));
-            earliest(&limiter, self.clock.now(), ahead, permits)
+            earliest(&*limiter, self.clock.now(), ahead, permits)
         };
         Some(match state {
             State::Granted => {
@@ -134,7 +117,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 permits,
                 retry: retry(),
             }),
-            State::Exceeds => Err(exceeds(&limiter, permits)),
+            State::Exceeds => Err(exceeds(&*limiter, permits)),
             State::Late => Err(Rejected::Deadline {
                 permits,
                 retry: retry(),
@@ -174,7 +157,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The same as for `outcome`.
+    /// The contract is that of `outcome`.
     #[inline(always)]
     pub(crate) unsafe fn cancel(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         // SAFETY: the caller guarantees the contract of `give_up`.
@@ -185,7 +168,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The same as for `enqueue`, with `cancel_drained` instead of `cancel`.
+    /// The contract is that of `enqueue`, with `cancel_drained` instead of `cancel`.
     pub(crate) unsafe fn enqueue_drained(&self, waiter: NonNull<Waiter<Key<Q>>>) -> bool {
         // SAFETY: the waiter is valid and idle, as the caller guarantees. It stays valid while this
         // call runs.
@@ -224,7 +207,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The same as for `cancel`.
+    /// The contract is that of `cancel`.
     unsafe fn give_up(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         // SAFETY: the waiter was put into a list, so its future keeps it valid.
         if unsafe { Waiter::state(waiter) } != State::Waiting {
@@ -307,7 +290,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ///
     /// # Safety
     ///
-    /// The same as for `cancel_drained`.
+    /// The contract is that of `cancel_drained`.
     unsafe fn give_up_drained(&self, waiter: NonNull<Waiter<Key<Q>>>) {
         let stays = abort_on_unwind();
         let waker = self.with(move |lists, _| {

@@ -1,11 +1,24 @@
 //! Blocking waits: threads wait in the same wait lists as futures.
+//!
+//! A thread polls its own future, and sleeps between two polls. It is also a driver of the queue:
+//! one of the blocked threads grants what is due, so that they need no timer.
+//!
+//! ```text
+//!   spin --a permit is free--> granted
+//!     | none is free
+//!     v
+//!   queue, poll --settled--> leave the drivers, return
+//!     ^   | waiting
+//!     |   v
+//!     +-- drive, spin, sleep until the waker runs or something is due
+//! ```
 #![allow(unsafe_code)]
 
 use core::cell::Cell;
 use core::hint;
 use core::pin::{Pin, pin};
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{Acquire as Acq, Relaxed, Release};
+use core::sync::atomic::Ordering::{self, Relaxed, Release};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::sync::Arc;
@@ -15,15 +28,17 @@ use std::thread::{self, Thread};
 use portcullis_core::{Clock, Lease, QueueLimiter, Timestamp};
 
 use crate::lock::RawLock;
-use crate::queues::acquire::{Anchored, HasWaitQueue, Queued};
-use crate::queues::hook::Hook;
+use crate::queues::acquire::{Acquire, Anchored, Queued};
 use crate::queues::queue::Queue;
 use crate::waiting::drivers::DriverSlot;
+use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::queue_clock::QueueClock;
 use crate::waiting::queue_config::{Key, QueueConfig};
-use crate::waiting::wait_queue::{Caller, Next, Place, WaitQueue};
+use crate::waiting::rejected::Rejected;
+use crate::waiting::wait_queue::driver::{Caller, Next, Place};
+use crate::waiting::wait_queue::{HasWaitQueue, WaitQueue};
 use crate::waiting::wake_batch::WakeBatch;
-use crate::{Acquire, DeadlineClock, QueueClock, Rejected};
 
 /// A state of `Sleeper::word`: the thread is awake.
 const AWAKE: u32 = 0;
@@ -44,8 +59,10 @@ impl Sleeper {
     /// Sleeps until the waker runs, or for `time`. Returns at once if the waker has run before.
     fn sleep(&self, time: Option<Duration>) {
         let how = if time.is_some() { PARKED } else { WAITS };
+        let acquire = Ordering::Acquire;
         // Acquire: sees all that was done before the wake-up.
-        if self.word.compare_exchange(AWAKE, how, Acq, Acq).is_ok() {
+        let fell = self.word.compare_exchange(AWAKE, how, acquire, acquire);
+        if fell.is_ok() {
             match time {
                 Some(time) => thread::park_timeout(time),
                 None => {
@@ -55,7 +72,7 @@ impl Sleeper {
                 }
             }
         }
-        self.word.swap(AWAKE, Acq);
+        self.word.swap(AWAKE, acquire);
     }
 }
 
@@ -103,14 +120,14 @@ fn with_sleeper<T>(work: impl FnOnce(&Sleeper, &Waker) -> T) -> T {
 const SPINS: u32 = 100;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
-    /// Whether permits are held that a release will return.
+    /// Returns whether permits are held that a release will return.
     fn is_held(&self) -> bool {
         self.source.is_held()
     }
 
-    /// Whether spinning is worthwhile: permits are held, and no request waits, so that a new
-    /// request can take the next released permits.
-    fn is_soon(&self, key: Key<Q>) -> bool {
+    /// Returns whether spinning is worthwhile: permits are held, and no request waits, so that a
+    /// new request can take the next released permits.
+    fn is_release_expected(&self, key: Key<Q>) -> bool {
         !self.is_waited_for(key) && !self.is_closed() && self.is_held()
     }
 }
@@ -128,7 +145,7 @@ impl<P: Anchored> Acquire<P> {
     ///
     /// # Errors
     ///
-    /// As for the future: see [`Queue::acquire`].
+    /// As for the future: see [`Queue::acquire`](Queue#method.acquire).
     ///
     /// ```
     /// use portcullis_async::{Acquire, Queue, ThreadTimer};
@@ -140,7 +157,7 @@ impl<P: Anchored> Acquire<P> {
     ///     9,
     /// ));
     /// for _ in 0..3 {
-    ///     let lease = Acquire::new(Arc::clone(&queue), 1, 1).block()?;
+    ///     let lease = Acquire::new(Arc::clone(&queue), 1).block()?;
     ///     assert_eq!(lease.permits(), 1);
     /// }
     /// # Ok::<(), portcullis_async::Rejected>(())
@@ -151,39 +168,37 @@ impl<P: Anchored> Acquire<P> {
                 return Ok(Lease::from_grant(queue, permits, receipt));
             }
             let Some(queue) = self.queue() else { break };
-            if !queue.wait_queue().is_soon(queue.key()) {
+            if !queue.wait_queue().is_release_expected(queue.key()) {
                 break;
             }
             hint::spin_loop();
         }
         with_sleeper(|sleeper, waker| {
             let deadline = self.deadline();
-            let mut wait = Blocked {
-                wait: pin!(self),
-                member: pin!(Member::new()),
+            let mut blocked = Blocked {
+                acquire: pin!(self),
+                driver: pin!(ThreadDriver::new()),
             };
             let mut context = Context::from_waker(waker);
             loop {
+                let Blocked { acquire, driver } = &mut blocked;
                 if let Poll::Ready((queue, outcome)) =
-                    wait.wait.as_mut().poll_waiting(&mut context, true)
+                    acquire.as_mut().poll_waiting(&mut context, true)
                 {
-                    let mut member = wait.member.as_mut();
-                    return wait.wait.as_mut().conclude(queue, outcome, |wait_queue| {
-                        member.as_mut().leave(wait_queue);
+                    return acquire.as_mut().conclude(queue, outcome, |wait_queue| {
+                        driver.as_mut().leave(wait_queue);
                     });
                 }
-                let Some(queue) = wait.wait.queue() else {
-                    continue;
-                };
+                let queue = acquire.queue().expect("a pending future has a queue");
                 let wait_queue = queue.wait_queue();
-                let next = match wait.member.as_mut().drive(wait_queue, waker) {
+                let next = match driver.as_mut().drive(wait_queue, waker) {
                     // `at` is no later than this wait's own deadline, which is among the timers.
                     Some(Next::At(at)) => at,
                     _ => deadline,
                 };
                 // A held permit may be released before the thread falls asleep, so spin first.
                 let mut spins = if wait_queue.is_held() { SPINS } else { 0 };
-                while spins > 0 && wait.wait.is_waiting() {
+                while spins > 0 && acquire.is_waiting() {
                     hint::spin_loop();
                     spins -= 1;
                 }
@@ -201,9 +216,9 @@ impl<P: Anchored> Acquire<P> {
 }
 
 /// A blocked thread's node among the drivers of the queue.
-struct Member(DriverSlot);
+struct ThreadDriver(DriverSlot);
 
-impl Member {
+impl ThreadDriver {
     const fn new() -> Self {
         Self(DriverSlot::new())
     }
@@ -216,19 +231,20 @@ impl Member {
         waker: &Waker,
     ) -> Option<Next> {
         // SAFETY: the driver node is not moved.
-        let member = unsafe { self.get_unchecked_mut() }.0.coming();
+        let node = unsafe { self.get_unchecked_mut() }.0.coming();
         let mut batch = WakeBatch::new();
         // SAFETY: the node is pinned, and `Blocked` removes it.
-        let look = unsafe { wait_queue.next(Caller::Thread(member, waker), &mut batch) };
+        let look = unsafe { wait_queue.next(Caller::Thread(node, waker), &mut batch) };
         batch.resume();
         look.filter(|look| look.drives).map(|look| look.next)
     }
 
+    /// Leaves the drivers of the queue, if the thread has driven it.
     fn leave<Q: QueueConfig>(self: Pin<&mut Self>, wait_queue: &WaitQueue<Q>) {
         // SAFETY: the driver node is not moved.
-        if let Some(member) = unsafe { self.get_unchecked_mut() }.0.leaving() {
+        if let Some(node) = unsafe { self.get_unchecked_mut() }.0.leaving() {
             // SAFETY: the node has driven no other wait queue.
-            unsafe { wait_queue.leave(Place::Thread(member)) };
+            unsafe { wait_queue.leave(Place::Thread(node)) };
         }
     }
 }
@@ -236,26 +252,27 @@ impl Member {
 /// The wait of a blocked thread. When dropped, also by a panic, it leaves the drivers of the queue.
 /// The pinned `Acquire` is dropped after it, and then leaves its wait list.
 struct Blocked<'w, P: Anchored> {
-    wait: Pin<&'w mut Acquire<P>>,
-    member: Pin<&'w mut Member>,
+    acquire: Pin<&'w mut Acquire<P>>,
+    driver: Pin<&'w mut ThreadDriver>,
 }
 
 impl<P: Anchored> Drop for Blocked<'_, P> {
     fn drop(&mut self) {
         // There is no queue once the wait is over. `conclude` has then left the drivers already.
-        if let Some(queue) = self.wait.queue() {
-            self.member.as_mut().leave(queue.wait_queue());
+        if let Some(queue) = self.acquire.queue() {
+            self.driver.as_mut().leave(queue.wait_queue());
         }
     }
 }
 
 impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
-    /// Takes `n` permits, and blocks the thread until they are granted: [`acquire`](Self::acquire)
-    /// for threads. See [`Acquire::block`]. Needs the feature `std`.
+    /// Takes `n` permits, and blocks the thread until they are granted:
+    /// [`acquire`](Queue#method.acquire) for threads. See [`Acquire::block`]. Needs the feature
+    /// `std`.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire).
+    /// As [`acquire`](Queue#method.acquire).
     ///
     /// ```
     /// # use portcullis_async::{Queue, ThreadTimer};
@@ -272,60 +289,6 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// ```
     #[inline]
     pub fn blocking_acquire(&self, n: u32) -> Result<Lease<&Self>, Rejected> {
-        Acquire::new(self, n, n).block()
-    }
-
-    /// Takes `n` permits, and blocks the thread for at most `timeout` by the queue's clock. Needs
-    /// a [`DeadlineClock`] and the feature `std`.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire), and [`Rejected::Deadline`] after `timeout`, or immediately if
-    /// the deadline cannot be met.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_async::{Queue, Rejected, ThreadTimer};
-    /// # use portcullis_core::Concurrency;
-    /// let queue = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9);
-    /// let _held = queue.blocking_acquire(1)?;
-    /// let second = queue.blocking_acquire_for(1, Duration::from_millis(5));
-    /// assert!(matches!(second, Err(Rejected::Deadline { permits: 1, .. })));
-    /// # Ok::<(), Rejected>(())
-    /// ```
-    pub fn blocking_acquire_for(&self, n: u32, timeout: Duration) -> Result<Lease<&Self>, Rejected>
-    where
-        C: DeadlineClock,
-    {
-        self.acquire_for(n, timeout).block()
-    }
-
-    /// Takes `n` permits, and blocks the thread until `deadline` at the latest, by the queue's
-    /// clock. [`Timestamp::MAX`] means no deadline. Needs a [`DeadlineClock`] and
-    /// the feature `std`.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire), and [`Rejected::Deadline`] at the deadline, or immediately if
-    /// it cannot be met.
-    ///
-    /// ```
-    /// # use portcullis_async::{Queue, Rejected, ThreadTimer};
-    /// # use portcullis_core::{Clock, Concurrency, Timestamp};
-    /// let queue = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9);
-    /// let _held = queue.blocking_acquire(1)?;
-    /// let second = queue.blocking_acquire_until(1, queue.clock().now());
-    /// assert!(matches!(second, Err(Rejected::Deadline { .. })));
-    /// # Ok::<(), Rejected>(())
-    /// ```
-    pub fn blocking_acquire_until(
-        &self,
-        n: u32,
-        deadline: Timestamp,
-    ) -> Result<Lease<&Self>, Rejected>
-    where
-        C: DeadlineClock,
-    {
-        self.acquire_until(n, deadline).block()
+        Acquire::new(self, n).block()
     }
 }

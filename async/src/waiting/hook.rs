@@ -1,3 +1,7 @@
+//! Observers of waits: what a queue tells when a wait is over.
+//!
+//! The side that waits calls the hook, outside the lock, once for each request that was queued.
+
 use core::time::Duration;
 
 /// Observes waits that are over, for example to record the time that requests spend in the queue.

@@ -1,3 +1,6 @@
+//! The options of a queue, which are set before it is used and do not change: the order, what
+//! becomes of requests that are too large, the number of waiters, slack and jitter.
+
 use core::time::Duration;
 
 /// Which request is granted first.

@@ -1,3 +1,5 @@
+//! Why a request was not granted: the error of a wait.
+
 use core::fmt;
 
 use portcullis_core::{Denied, NotGranted, Retry, Timestamp};

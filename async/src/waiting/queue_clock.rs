@@ -1,8 +1,13 @@
+//! The clocks that a queue accepts, and what the engine needs of them.
+//!
+//! A clock either wakes a waker at an instant, or is known not to: a timer, or one of the clocks
+//! listed here. So a queue with a clock that silently wakes nobody does not compile.
+
 use core::task::{Poll, Waker};
 
 use portcullis_core::{Clock, Interval, Timeless, Timestamp};
 
-use crate::Timer;
+use crate::waiting::timer::Timer;
 
 /// A clock that a queue can be built with. Its type determines what wakes the tasks that wait.
 ///
@@ -50,26 +55,27 @@ use crate::Timer;
 )]
 pub trait QueueClock: Wakes {}
 
-/// What a queue asks of its clock. Sealed.
+/// What the engine asks of the clock of a queue. Sealed.
 pub trait Wakes: Clock {
-    /// Whether it wakes.
+    /// Whether the clock wakes wakers.
     const WAKES: bool;
 
-    /// As [`Timer::wake_at`]. Not called if it does not wake.
+    /// Sets the alarm, as [`Timer::wake_at`] does. Not called if the clock wakes no waker.
     fn wake(&self, at: Timestamp, waker: &Waker) -> Poll<()>;
 }
 
-/// A clock of a queue by which time passes, so that a deadline can be reached: every
-/// [`QueueClock`] except [`Timeless`]. Sealed.
+/// A clock of a queue by which time passes, so that a deadline can be reached: every [`QueueClock`]
+/// except [`Timeless`]. Sealed.
 ///
-/// A request with a deadline or a timeout needs such a clock:
+/// A request with a deadline or a timeout ([`Acquire::until`](crate::Acquire::until),
+/// [`Acquire::within`](crate::Acquire::within)) needs such a clock:
 ///
 /// ```compile_fail,E0277
 /// # use core::time::Duration;
 /// # use portcullis_async::Queue;
 /// # use portcullis_core::{Concurrency, Timeless};
 /// let queue = Queue::new(Concurrency::new(1), Timeless, 9);
-/// let wait = queue.acquire_for(1, Duration::from_millis(50));
+/// let wait = queue.acquire(1).within(Duration::from_millis(50));
 /// ```
 ///
 /// ```
@@ -77,11 +83,11 @@ pub trait Wakes: Clock {
 /// # use portcullis_async::{DeadlineClock, Queue, ThreadTimer};
 /// # use portcullis_core::{Concurrency, Lease};
 /// let queue = Queue::new(Concurrency::new(1), ThreadTimer::new(), 9);
-/// let wait = queue.acquire_for(1, Duration::from_millis(50));
+/// let wait = queue.acquire(1).within(Duration::from_millis(50));
 ///
 /// // A function for queues with any such clock names it as a bound.
 /// async fn soon<C: DeadlineClock>(queue: &Queue<Concurrency, C>) -> bool {
-///     queue.acquire_for(1, Duration::from_millis(50)).await.is_ok()
+///     queue.acquire(1).within(Duration::from_millis(50)).await.is_ok()
 /// }
 /// # _ = (wait, soon(&queue));
 /// ```
@@ -108,8 +114,8 @@ impl<T: Timer> Wakes for T {
     }
 }
 
-/// A clock without a timer, for a queue whose owner calls
-/// [`advance`](crate::Queue::advance), or in which only threads wait.
+/// A clock without a timer, for a queue whose owner calls [`advance`](crate::Queue::advance), or in
+/// which only threads wait.
 ///
 /// A task that waits for time to pass is woken by the next call of `advance`, and by nothing else.
 ///

@@ -1,0 +1,247 @@
+//! What the wait queue asks of a limiter. No other file of the engine takes permits from one.
+//!
+//! An *attempt* is a take whose denial is not final: the request waits, and the limiter is asked
+//! again. A limiter that counts requests learns of the outcome by `not_granted` and `cancelled`.
+//!
+//! Outside the lock, permits that an attempt took and gave back, or left behind in a panic, may be
+//! those that a waiter was denied. So the key's waiters are served again after such an attempt.
+
+use core::mem;
+
+use portcullis_core::{
+    Clock, Composable, Denied, Detail, Interval, Limiter, NotGranted, Receipt, Receipts, Retry,
+    Timestamp,
+};
+
+use super::taken::Taken;
+use super::{Grant, WaitQueue};
+use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::options::Order;
+use crate::waiting::queue_config::{Key, QueueConfig};
+use crate::waiting::rejected::Rejected;
+use crate::waiting::wait_list::Request;
+use crate::waiting::wake_batch::WakeBatch;
+
+/// When a limiter is to decide.
+#[derive(Clone, Copy)]
+pub(super) enum When {
+    /// As of this instant.
+    At(Timestamp),
+    /// At the clock's time. The precise time is read only if it matters.
+    Now,
+}
+
+impl<Q: QueueConfig> WaitQueue<Q> {
+    /// Takes for a new request outside the lock, unless another request comes first. If it returns
+    /// `None`, `enqueue` finds out why.
+    #[inline(always)]
+    pub(crate) fn take_free(&self, key: Key<Q>, request: Request) -> Option<Grant> {
+        if self.is_closed() || self.options.order == Order::OldestFirst && self.is_waited_for(key) {
+            return None;
+        }
+        let panicking = self.grant_on_unwind(Self::bit(key));
+        let taken = self.attempt(key, request, When::Now, None);
+        mem::forget(panicking);
+        // Of a range, the larger part may have been denied before the smaller one was granted.
+        if taken.is_err() || request.max > request.min {
+            self.serve_after_denial(key);
+        }
+        taken.ok()
+    }
+
+    /// Attempts to take as many permits for a request as are available, from its minimum to its
+    /// maximum. The receipts of the grant go into `notes`, if the source has any.
+    #[inline(always)]
+    pub(super) fn attempt(
+        &self,
+        key: Key<Q>,
+        request: Request,
+        when: When,
+        mut notes: Option<&mut Receipts>,
+    ) -> Result<Grant, Denied> {
+        let Request { min, max, .. } = request;
+        let limiter = self.source.at(key);
+        let mut take = |n| {
+            let within = match when {
+                When::Now if limiter.decides_within() => self.clock.interval(),
+                _ => None,
+            };
+            let decided = within.and_then(|interval| match limiter.as_composable() {
+                Some(composable) => composable.attempt_within(interval, n),
+                None => limiter.take_within(interval, n),
+            });
+            if let Some(decided) = decided {
+                return decided;
+            }
+            // The interval is read first, so that the time is never before it.
+            let now = self.time(when);
+            match (notes.as_deref_mut(), limiter.as_composable()) {
+                (Some(notes), _) if Q::Source::NOTES => self.source.take_noted(key, now, n, notes),
+                (_, Some(composable)) => composable.attempt_at(now, n, None),
+                (_, None) => limiter.take_at(now, n),
+            }
+        };
+        if max > min {
+            let available = limiter.available_at(self.time(when));
+            let most = u32::try_from(available).unwrap_or(u32::MAX).clamp(min, max);
+            if most > min {
+                if let Ok(receipt) = take(most) {
+                    return Ok((most, receipt));
+                }
+            }
+        }
+        take(min).map(|receipt| (min, receipt))
+    }
+
+    /// Returns the time of a decision. The clock is read if the caller has not.
+    #[inline(always)]
+    fn time(&self, when: When) -> Timestamp {
+        match when {
+            When::At(now) => now,
+            When::Now => self.clock.now(),
+        }
+    }
+
+    /// Runs a final take of a key's permits outside the lock.
+    #[inline(always)]
+    pub(crate) fn take_outside_lock<T, E>(
+        &self,
+        key: Key<Q>,
+        take: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let panicking = self.grant_on_unwind(Self::bit(key));
+        let taken = take();
+        mem::forget(panicking);
+        if taken.is_err() {
+            self.serve_after_denial(key);
+        }
+        taken
+    }
+
+    /// Takes from a key's limiter, as `take_outside_lock` does, at a time that lies in `interval`.
+    /// Returns `None` if it matters where.
+    #[inline(always)]
+    pub(crate) fn take_within(
+        &self,
+        key: Key<Q>,
+        interval: Interval,
+        n: u32,
+    ) -> Option<Result<Receipt, Denied>> {
+        let within = || match self.source.at(key).take_within(interval, n) {
+            Some(Ok(receipt)) => Ok(receipt),
+            Some(Err(denied)) => Err(Some(denied)),
+            None => Err(None),
+        };
+        match self.take_outside_lock(key, within) {
+            Ok(receipt) => Some(Ok(receipt)),
+            Err(denied) => denied.map(Err),
+        }
+    }
+
+    /// Serves the waiters of a key again after a denial outside the lock, if the limiter is a
+    /// composition. It may have taken from some of its limits and refunded those permits; a request
+    /// that was denied in the meantime for lack of them must be served.
+    #[inline(always)]
+    fn serve_after_denial(&self, key: Key<Q>) {
+        let limiter = self.source.at(key);
+        if limiter.as_composable().is_some_and(Composable::is_composed) {
+            self.grant(key, false);
+        }
+    }
+
+    /// Takes for a key if it has no waiters and the lock is free. Meant for a key whose shard has
+    /// waiters, which may be those of other keys.
+    pub(crate) fn take_past_others(
+        &self,
+        key: Key<Q>,
+        now: Timestamp,
+        n: u32,
+    ) -> Option<Result<Receipt, Denied>> {
+        let mut batch = WakeBatch::new();
+        let panicking = self.grant_on_unwind(Self::bit(key));
+        let taken = self.lists.try_lock(|lists| {
+            self.critical_section(lists, &mut batch, |lists, _| {
+                let free = lists.head(key).is_none();
+                free.then(|| self.source.at(key).take_at(now, n))
+            })
+        });
+        mem::forget(panicking);
+        // Returned if a waker panics before the grant is handed out.
+        let taken = taken.flatten().map(|taken| {
+            taken.map(|receipt| Taken {
+                wait_queue: self,
+                key,
+                grant: Some((n, receipt)),
+                at: now,
+                waiter: 0,
+            })
+        });
+        self.wake_and_grant(&mut batch);
+        batch.resume();
+        taken.map(|taken| taken.map(|taken| taken.keep().1))
+    }
+
+    /// Informs a key's limiter that a request has ended without a grant.
+    #[inline(always)]
+    pub(crate) fn not_granted(&self, key: Key<Q>, now: Timestamp, n: u32, why: NotGranted) {
+        if let Some(composable) = self.source.at(key).as_composable() {
+            composable.not_granted(now, n, why);
+        }
+    }
+
+    /// Informs a key's limiter that a request was cancelled while it waited.
+    #[inline(always)]
+    pub(super) fn cancelled(&self, key: Key<Q>, n: u32) {
+        if let Some(composable) = self.source.at(key).as_composable() {
+            composable.cancelled(n);
+        }
+    }
+}
+
+/// Returns the result of `take`, and what the limiter told of it. If the limiter was not asked,
+/// because requests are ahead or the queue is closed, `look` asks it. `retry` says when to retry.
+pub(crate) fn explained(
+    take: impl FnOnce(&mut Option<Detail>) -> Result<Receipt, Denied>,
+    look: impl FnOnce() -> Detail,
+    retry: impl FnOnce(Denied) -> Retry,
+) -> (Result<Receipt, Denied>, Detail) {
+    let mut told = None;
+    let taken = take(&mut told);
+    let mut detail = told.unwrap_or_else(look);
+    (detail.decision, detail.retry) = match &taken {
+        Ok(_) => (Ok(()), Retry::At(detail.now)),
+        Err(denied) => (Err(*denied), retry(*denied)),
+    };
+    (taken, detail)
+}
+
+/// Returns the earliest instant at which a request for `permits` can be granted if `ahead` permits
+/// are queued before it.
+pub(crate) fn earliest<L: Limiter + ?Sized>(
+    limiter: &L,
+    now: Timestamp,
+    ahead: u64,
+    permits: u32,
+) -> Retry {
+    match limiter.peek_at(now, permits) {
+        Ok(()) | Err(Denied::Exhausted { .. }) => {}
+        // The requests queued before it get the same answer.
+        Err(denied) => return limiter.retry(denied),
+    }
+    if ahead > 0 {
+        let all = ahead.saturating_add(permits.max(1).into());
+        let all = u32::try_from(all).unwrap_or(u32::MAX);
+        let retry = limiter.retry(Denied::Exhausted { now, permits: all });
+        // This limiter does not answer for more permits than its capacity.
+        if retry != Retry::Never {
+            return retry;
+        }
+    }
+    limiter.retry(Denied::Exhausted { now, permits })
+}
+
+/// Returns the error of a request for more permits than the limiter can ever grant.
+pub(super) fn exceeds<L: Limiter>(limiter: &L, permits: u32) -> Rejected {
+    let capacity = u32::try_from(limiter.capacity()).unwrap_or(u32::MAX);
+    Rejected::ExceedsCapacity { permits, capacity }
+}
