@@ -4,4 +4,6 @@
 //! Blocked threads drive as well: see `queues/blocking.rs`.
 
 pub(crate) mod drive;
+#[cfg(all(feature = "std", not(portcullis_loom)))]
+pub(crate) mod sleep;
 pub(crate) mod timer;

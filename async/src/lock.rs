@@ -15,6 +15,9 @@ use core::sync::atomic::Ordering::SeqCst;
 #[cfg(all(feature = "std", not(portcullis_loom)))]
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 
+#[cfg(all(feature = "std", not(portcullis_loom)))]
+use crate::driving::sleep;
+
 /// A lock without data. It guards the wait lists of a [`Queue`](crate::Queue).
 ///
 /// A *wait* is a future that waits for permits, or a blocking call. A *context* is a thread, or an
@@ -176,7 +179,7 @@ impl ThreadLock {
             fn drop(&mut self) {
                 self.0.holder.store(0, Relaxed);
                 if self.0.word.swap(OPEN, SeqCst) == SLEPT_AT {
-                    atomic_wait::wake_one(&raw const self.0.word);
+                    sleep::wake_one(&raw const self.0.word);
                 }
             }
         }
@@ -209,7 +212,7 @@ impl ThreadLock {
             }
         }
         while self.word.swap(SLEPT_AT, SeqCst) != OPEN {
-            atomic_wait::wait(&self.word, SLEPT_AT);
+            sleep::wait(&self.word, SLEPT_AT);
         }
     }
 }

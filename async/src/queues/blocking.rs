@@ -27,6 +27,7 @@ use std::thread::{self, Thread};
 
 use portcullis_core::{Clock, Lease, QueueLimiter, Timestamp};
 
+use crate::driving::sleep;
 use crate::lock::RawLock;
 use crate::queues::acquire::{Acquire, Anchored, Queued};
 use crate::queues::queue::Queue;
@@ -67,7 +68,7 @@ impl Sleeper {
                 Some(time) => thread::park_timeout(time),
                 None => {
                     while self.word.load(Relaxed) == WAITS {
-                        atomic_wait::wait(&self.word, WAITS);
+                        sleep::wait(&self.word, WAITS);
                     }
                 }
             }
@@ -83,7 +84,7 @@ impl Wake for Sleeper {
 
     fn wake_by_ref(self: &Arc<Self>) {
         match self.word.swap(WOKEN, Release) {
-            WAITS => atomic_wait::wake_one(&raw const self.word),
+            WAITS => sleep::wake_one(&raw const self.word),
             PARKED => self.thread.unpark(),
             _ => {}
         }
