@@ -29,7 +29,7 @@ fn shared<L: QueueLimiter + Send + Sync + 'static>(limiter: L) -> Shared<L> {
 }
 
 fn for_ever<L: QueueLimiter + Send + Sync + 'static>(limiter: L) -> &'static support::Manual<L> {
-    let queue: &'static _ = Box::leak(Box::new(queue(limiter, 99)));
+    let queue: &'static _ = support::leaked(Box::new(queue(limiter, 99)));
     queue.attend();
     queue
 }
@@ -70,7 +70,7 @@ fn existing_waiters_are_served() {
 
 #[test]
 fn permits_that_are_already_due_are_granted_at_once() {
-    let queue: &'static support::Manual<_> = Box::leak(Box::new(queue(bucket(5), 99)));
+    let queue: &'static support::Manual<_> = support::leaked(Box::new(queue(bucket(5), 99)));
     let waits = [1, 5].map(|n| Task::waiting(queue.acquire(n)));
     queue.clock().set(secs(3));
     queue.attend();
@@ -267,7 +267,7 @@ fn a_late_timer_loses_no_permits() {
 
 #[test]
 fn a_queue_may_be_dropped_while_its_timer_is_armed() {
-    let hand: &'static Hand = Box::leak(Box::new(Hand::new()));
+    let hand: &'static Hand = support::leaked(Box::new(Hand::new()));
     let queue: Arc<Queue<_, &Hand>> = Arc::new(Queue::new(bucket(5), hand, 99));
     queue.attend_shared();
     drop(Task::waiting(Acquire::new(Arc::clone(&queue), 1)));

@@ -57,7 +57,7 @@ fn a_wait_is_unlinked_though_its_first_poll_panicked() {
 /// A call of `counts` holds the lock for a moment, too.
 #[test]
 fn a_release_during_counts_is_granted() {
-    let queue: &'static Queue<Concurrency, ManualClock, Watched> = Box::leak(Box::new(
+    let queue: &'static Queue<Concurrency, ManualClock, Watched> = support::leaked(Box::new(
         Queue::with_lock(Concurrency::new(1), ManualClock::new(), 9, Watched::new()),
     ));
     let held = now(queue.acquire(1)).unwrap();
@@ -432,7 +432,7 @@ fn a_grant_is_not_lost_when_the_waker_of_another_panics() {
     let frees = Arc::clone(&limit.frees);
     let queue = Queue::with_lock(limit, ManualClock::new(), 9, Watched::new())
         .with_order(Order::NewestFirst);
-    let queue: &'static _ = Box::leak(Box::new(queue));
+    let queue: &'static _ = support::leaked(Box::new(queue));
     now(queue.acquire(1)).unwrap().forget();
     let two = now(queue.acquire(2)).unwrap();
     let mut old = Task::new(queue.acquire(2));
@@ -499,7 +499,7 @@ fn the_interrupt_lock_does_not_admit_its_holder_twice() {
         Arc::clone(&armed),
         std::sync::OnceLock::new(),
     );
-    let queue: &'static Again = Box::leak(Box::new(Queue::with_lock(
+    let queue: &'static Again = support::leaked(Box::new(Queue::with_lock(
         limit,
         ManualClock::new(),
         9,

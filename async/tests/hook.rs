@@ -200,7 +200,7 @@ fn a_hook_may_use_the_queue() {
             drop(queue.try_acquire(1));
         })
     };
-    let queue: &'static Inside = Box::leak(Box::new(
+    let queue: &'static Inside = support::leaked(Box::new(
         Queue::with_lock(Concurrency::new(1), Hand::new(), 9, support::Watched::new())
             .with_hook(hook),
     ));

@@ -571,7 +571,7 @@ mod a_limiter_that_uses_its_own_queue {
         ];
         for uses in uses {
             let limiter = Uses(Concurrency::new(2), Fuse::default(), uses, OnceLock::new());
-            let queue: &'static Again = Box::leak(Box::new(queue(limiter, 9)));
+            let queue: &'static Again = support::leaked(Box::new(queue(limiter, 9)));
             let fuse = queue.change(|limiter| {
                 limiter.3.set(queue).map_err(drop).unwrap();
                 limiter.1.clone()
@@ -606,7 +606,7 @@ mod a_limiter_that_uses_its_own_queue {
             releases,
             OnceLock::new(),
         );
-        let queue: &'static Again = Box::leak(Box::new(queue(limiter, 9)));
+        let queue: &'static Again = support::leaked(Box::new(queue(limiter, 9)));
         let fuse = queue.change(|limiter| {
             limiter.3.set(queue).map_err(drop).unwrap();
             limiter.1.clone()

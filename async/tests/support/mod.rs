@@ -260,8 +260,29 @@ impl<F: Future> Task<F> {
 
     /// Leaks the future: it is neither polled nor dropped again.
     pub fn leak(self) {
+        leaks(&*self.future);
         core::mem::forget(self.future);
     }
+}
+
+/// Leaks a value on purpose.
+pub fn leaked<T>(value: Box<T>) -> &'static T {
+    let value = Box::leak(value);
+    leaks(value);
+    value
+}
+
+/// Tells Miri that the allocation of `value`, and what that refers to, is leaked on purpose.
+fn leaks<T>(value: &T) {
+    #[cfg(miri)]
+    {
+        unsafe extern "Rust" {
+            fn miri_static_root(start: *const u8);
+        }
+        // SAFETY: Miri has the function, and `value` is the start of an allocation.
+        unsafe { miri_static_root(core::ptr::from_ref(value).cast()) }
+    }
+    _ = value;
 }
 
 /// The outcome of a future that does not need to wait.
