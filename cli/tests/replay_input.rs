@@ -714,3 +714,23 @@ fn the_help_lists_the_commands_with_examples() {
         );
     }
 }
+
+/// The table in the source: each role, and its usual names.
+#[test]
+fn the_guide_lists_the_usual_names_of_json() {
+    let guide = include_str!("../../docs/replay.md");
+    let source = include_str!("../src/replay/format/json.rs");
+    let (_, table) = source.split_once("const USUAL: ").unwrap();
+    let (table, _) = table.split_once("];\n").unwrap();
+    let (_, table) = table.split_once("= [").unwrap();
+    let mut rows = 0;
+    for row in table.split("]").filter(|row| row.contains('"')) {
+        let mut words = row.split('"').skip(1).step_by(2);
+        let role = words.next().unwrap();
+        let names = words.collect::<Vec<_>>().join("`, `");
+        let row = format!("| `{role}` | `{names}` |\n");
+        assert!(guide.contains(&row), "{row}");
+        rows += 1;
+    }
+    assert_eq!(rows, 9);
+}

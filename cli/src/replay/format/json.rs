@@ -462,17 +462,3 @@ impl Visitor<'_> for Name<'_> {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_guide_lists_the_usual_names() {
-        let guide = include_str!("../../../../docs/replay.md");
-        for (role, names) in USUAL {
-            let row = format!("| `{role}` | `{}` |\n", names.join("`, `"));
-            assert!(guide.contains(&row), "{row}");
-        }
-    }
-}
