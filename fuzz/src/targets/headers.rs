@@ -29,7 +29,7 @@ fn fields(data: &[u8]) -> HeaderMap {
 /// can be read again.
 pub fn limit_fields(data: &[u8]) {
     let headers = fields(data);
-    let longest = Duration::from_secs(3600);
+    let longest = Duration::from_hours(1);
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let options = ReadOptions::new().now(now).longest(longest);
     for options in [
