@@ -10,8 +10,11 @@ use crate::firmware;
 use crate::firmware_cost;
 use crate::hot_paths;
 use crate::house;
+use crate::nightly::{self, Nightly};
 use crate::no_std;
 use crate::oldest_rust;
+use crate::package;
+use crate::platforms;
 use crate::readme;
 use crate::servers::Server;
 use crate::setup::{self, Part};
@@ -45,12 +48,13 @@ pub(crate) const TASKS: &[Task] = &[
     },
     Task {
         name: "test",
-        about: "all checks that a change must pass: all steps except weaken, soak and those of quick",
+        about: "all checks that a change must pass: all steps except those of quick and those for a release",
         steps: &[
             "fmt",
             "house",
             "clippy",
             "oldest-rust",
+            "package",
             "doc",
             "tests",
             "core-tests",
@@ -73,12 +77,13 @@ pub(crate) const TASKS: &[Task] = &[
     },
     Task {
         name: "release-check",
-        about: "for a release: the steps of test, then weaken and soak",
+        about: "for a release: the steps of test, then platforms, weaken and soak",
         steps: &[
             "fmt",
             "house",
             "clippy",
             "oldest-rust",
+            "package",
             "doc",
             "tests",
             "core-tests",
@@ -91,6 +96,7 @@ pub(crate) const TASKS: &[Task] = &[
             "embedded",
             "firmware-cost",
             "bench-check",
+            "platforms",
             "weaken",
             "soak",
         ],
@@ -146,6 +152,13 @@ pub(crate) const STEPS: &[Step] = &[
         needs: Some(Part::OldestRust),
         beside: false,
         run: oldest_rust::check,
+    },
+    Step {
+        name: "package",
+        about: "the libraries are packed as they are published, and the packages compile",
+        needs: None,
+        beside: false,
+        run: package::check,
     },
     Step {
         name: "doc",
@@ -237,6 +250,34 @@ pub(crate) const STEPS: &[Step] = &[
         needs: Some(Part::Callgrind),
         beside: true,
         run: bench_check::check,
+    },
+    Step {
+        name: "platforms",
+        about: "the libraries compile for other systems whose standard library is there",
+        needs: None,
+        beside: false,
+        run: platforms::check,
+    },
+    Step {
+        name: "miri",
+        about: "tests of the core and the async library in Miri: tree borrows, strict provenance",
+        needs: Some(Part::Nightly(Nightly::Miri)),
+        beside: false,
+        run: nightly::miri,
+    },
+    Step {
+        name: "sanitize",
+        about: "tests of the async library and of shared memory under ThreadSanitizer and AddressSanitizer",
+        needs: Some(Part::Nightly(Nightly::Sanitizers)),
+        beside: false,
+        run: nightly::sanitize,
+    },
+    Step {
+        name: "fuzz",
+        about: "each fuzz target for a minute, or PORTCULLIS_FUZZ_SECONDS",
+        needs: Some(Part::Nightly(Nightly::Fuzzer)),
+        beside: false,
+        run: nightly::fuzz,
     },
     Step {
         name: "weaken",

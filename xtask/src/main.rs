@@ -30,8 +30,11 @@ mod listing;
 mod manifest;
 #[cfg(test)]
 mod map;
+mod nightly;
 mod no_std;
 mod oldest_rust;
+mod package;
+mod platforms;
 mod programs;
 mod readme;
 mod report;

@@ -11,6 +11,7 @@ use std::process::Command;
 
 use crate::context::Context;
 use crate::debian;
+use crate::nightly::Nightly;
 use crate::oldest_rust;
 use crate::programs::{is_quiet_success, output, printed, succeeds};
 use crate::servers::Server;
@@ -33,6 +34,8 @@ pub(crate) enum Part {
     Callgrind,
     /// A server that tests start.
     Server(Server),
+    /// A nightly toolchain.
+    Nightly(Nightly),
 }
 
 impl Part {
@@ -56,6 +59,7 @@ impl Part {
                 "missing: Valgrind (Debian's valgrind), or gungraun-runner (cargo install gungraun-runner, the version in Cargo.lock)"
             }
             Self::Server(server) => server.missing(),
+            Self::Nightly(nightly) => nightly.missing(),
             Self::X86 => "missing: an x86_64 processor; this step reads only x86_64 machine code",
         }
     }
@@ -74,7 +78,7 @@ impl Part {
                 "qemu-system-arm",
                 "qemu-system-misc",
             ],
-            Self::X86 => return None,
+            Self::X86 | Self::Nightly(_) => return None,
             Self::OldestRust => &[oldest_rust::LLVM],
             Self::Callgrind => &["valgrind"],
             Self::Server(server) => server.libraries(),
@@ -130,6 +134,7 @@ pub(crate) fn is_there(context: &Context, part: Part) -> bool {
                 && callgrind_runner(context).is_file()
         }
         Part::Server(server) => server.program(context).is_some(),
+        Part::Nightly(nightly) => nightly.is_there(context),
     }
 }
 
@@ -149,7 +154,9 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
                 && is_there_in_debian(context, Part::BareTargets)
                 && linker_beside_debian().is_some()
         }
-        Part::X86 | Part::OldestRust | Part::Callgrind | Part::Server(_) => false,
+        Part::X86 | Part::OldestRust | Part::Callgrind | Part::Server(_) | Part::Nightly(_) => {
+            false
+        }
     }
 }
 

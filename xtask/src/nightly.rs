@@ -1,0 +1,225 @@
+//! Checks that need a nightly toolchain: Miri, the sanitizers and the fuzzer.
+//!
+//! Each runs where rustup has such a toolchain with the component. Elsewhere it is not run, and one
+//! line says what is missing.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::command::{self, Check};
+use crate::context::Context;
+use crate::programs;
+
+/// The target of the sanitizers and the fuzzer.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// What a check needs of a nightly toolchain.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nightly {
+    Miri,
+    /// Sanitizers, and the source of the standard library, which is compiled with them.
+    Sanitizers,
+    /// A compiler whose code libFuzzer can count, and one for C++.
+    Fuzzer,
+}
+
+impl Nightly {
+    pub(crate) fn missing(self) -> &'static str {
+        match self {
+            Self::Miri => {
+                "missing: Miri (rustup toolchain install nightly --component miri,rust-src)"
+            }
+            Self::Sanitizers => {
+                "missing: sanitizers for x86_64 Linux (rustup toolchain install nightly --component rust-src)"
+            }
+            Self::Fuzzer => {
+                "missing: a nightly toolchain on x86_64 Linux (rustup toolchain install nightly), or a C++ compiler (Debian's g++)"
+            }
+        }
+    }
+
+    pub(crate) fn is_there(self, context: &Context) -> bool {
+        let sysroot = || programs::printed(rustc(context).args(["--print", "sysroot"]));
+        let has = |path: &str| {
+            sysroot().is_some_and(|root| PathBuf::from(root.trim()).join(path).exists())
+        };
+        let is_target = cfg!(all(target_arch = "x86_64", target_os = "linux"));
+        match self {
+            Self::Miri => programs::is_quiet_success(cargo(context).args(["miri", "--version"])),
+            Self::Sanitizers => is_target && has("lib/rustlib/src/rust/library/std"),
+            Self::Fuzzer => {
+                let compiles = || programs::is_quiet_success(Command::new("c++").arg("--version"));
+                is_target && sysroot().is_some() && compiles()
+            }
+        }
+    }
+}
+
+/// Returns a command for the program `name` of the nightly toolchain, through rustup.
+fn program(context: &Context, name: &str) -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", "nightly", name]);
+    command.current_dir(&context.root);
+    // The running Cargo has set them for its own toolchain.
+    for name in ["CARGO", "RUSTC", "RUSTUP_TOOLCHAIN", "LD_LIBRARY_PATH"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn cargo(context: &Context) -> Command {
+    program(context, "cargo")
+}
+
+fn rustc(context: &Context) -> Command {
+    program(context, "rustc")
+}
+
+/// Runs tests of the core and of the async library in Miri, with tree borrows and strict
+/// provenance.
+pub(crate) fn miri(context: &Context) -> Check {
+    let mut all = Vec::new();
+    for (package, features, files) in MIRI {
+        let mut cargo = cargo(context);
+        cargo.args(["miri", "test", "--no-fail-fast"]);
+        cargo.args(context.locked());
+        cargo.args(["--package", package, "--features", features]);
+        for file in files {
+            cargo.args(["--test", file]);
+        }
+        cargo.arg("--target-dir").arg(context.target_dir("miri"));
+        // Some tests read a clock.
+        let flags = "-Zmiri-tree-borrows -Zmiri-strict-provenance -Zmiri-disable-isolation";
+        cargo.env("MIRIFLAGS", flags).env("PROPTEST_CASES", "2");
+        all.push(command::run_tests(&mut cargo)?);
+    }
+    Ok(all.join(", "))
+}
+
+/// Runs the tests of the async library and of shared memory under ThreadSanitizer and
+/// AddressSanitizer, which also finds leaks.
+pub(crate) fn sanitize(context: &Context) -> Check {
+    let mut all = Vec::new();
+    for sanitizer in ["thread", "address"] {
+        for (package, files) in SANITIZED {
+            let mut cargo = cargo(context);
+            cargo.args(["test", "-Zbuild-std", "--target", TARGET, "--no-fail-fast"]);
+            cargo.args(context.locked());
+            cargo.args(["--package", package, "--lib"]);
+            for file in files {
+                cargo.args(["--test", file]);
+            }
+            let folder = context.target_dir(&format!("sanitize-{sanitizer}"));
+            cargo.arg("--target-dir").arg(folder);
+            cargo.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"));
+            // Tests leak queues on purpose, which Miri is told one by one.
+            cargo.env("ASAN_OPTIONS", "detect_leaks=0");
+            all.push(format!("{sanitizer}: {}", command::run_tests(&mut cargo)?));
+        }
+    }
+    Ok(all.join(", "))
+}
+
+/// What the fuzzer needs in the code of a target: counters, comparisons, and AddressSanitizer.
+const COUNTED: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Cdebug-assertions \
+    -Coverflow-checks -Ccodegen-units=1";
+
+/// The variable that sets how many seconds each target is fuzzed.
+const SECONDS: &str = "PORTCULLIS_FUZZ_SECONDS";
+
+/// Fuzzes the targets one after another, a minute each unless [`SECONDS`] says otherwise. New inputs
+/// go to `target/fuzz/found`, and those that fail to `target/fuzz/failed`.
+pub(crate) fn fuzz(context: &Context) -> Check {
+    let folder = context.target_dir("fuzz");
+    let mut build = cargo(context);
+    build.arg("build").args(context.locked());
+    build.args(["--package", "portcullis-fuzz", "--bins", "--release"]);
+    build
+        .args(["--target", TARGET, "--target-dir"])
+        .arg(&folder);
+    command::run(build.env("RUSTFLAGS", COUNTED))?;
+    let seconds = std::env::var(SECONDS).unwrap_or_else(|_| "60".to_owned());
+    let corpora = context.root.join("fuzz/corpus");
+    let entries = fs::read_dir(&corpora).map_err(|error| format!("fuzz/corpus: {error}"))?;
+    let names = entries.flatten().map(|entry| entry.file_name());
+    let mut names: Vec<_> = names
+        .map(|name| name.to_string_lossy().into_owned())
+        .filter(|name| name.contains(&context.only))
+        .collect();
+    names.sort();
+    let failed = folder.join("failed");
+    fs::create_dir_all(&failed).map_err(|error| format!("{}: {error}", failed.display()))?;
+    let mut wrong = Vec::new();
+    for name in &names {
+        let found = folder.join("found").join(name);
+        fs::create_dir_all(&found).map_err(|error| format!("{}: {error}", found.display()))?;
+        let program = folder.join(TARGET).join("release").join(name);
+        let mut fuzzer = Command::new(program);
+        fuzzer.arg(format!("-max_total_time={seconds}"));
+        fuzzer.args(["-timeout=30", "-rss_limit_mb=4096", "-max_len=4096"]);
+        fuzzer.args(["-verbosity=0", "-print_final_stats=1"]);
+        fuzzer.arg(format!("-artifact_prefix={}/{name}-", failed.display()));
+        fuzzer.arg(&found).arg(corpora.join(name));
+        if command::run(&mut fuzzer).is_err() {
+            wrong.push(name.as_str());
+        }
+    }
+    if wrong.is_empty() {
+        Ok(format!("{} targets, {seconds} s each", names.len()))
+    } else {
+        let wrong = wrong.join(", ");
+        Err(format!("{wrong}: the inputs are in {}", failed.display()))
+    }
+}
+
+/// The tests for Miri: by package, its features, and its files. They take minutes together. Files
+/// with long traces or with many threads are left out.
+const MIRI: [(&str, &str, &[&str]); 2] = [
+    (
+        "portcullis-core",
+        "std",
+        &[
+            "attached",
+            "clock",
+            "leases",
+            "saved",
+            "timestamp",
+            "unlimited",
+        ],
+    ),
+    (
+        "portcullis-async",
+        "channel,stream",
+        &["drive", "edges", "handover", "hook", "order", "owned"],
+    ),
+];
+
+/// The tests for the sanitizers: those with threads, or with memory that processes share.
+const SANITIZED: [(&str, &[&str]); 2] = [
+    (
+        "portcullis-async",
+        &[
+            "blocking",
+            "conservation",
+            "channel",
+            "edges",
+            "handover",
+            "order",
+            "unwinding",
+        ],
+    ),
+    (
+        "portcullis-shm",
+        &[
+            "attacks",
+            "concurrency",
+            "pool",
+            "records",
+            "stripes",
+            "tables",
+        ],
+    ),
+];

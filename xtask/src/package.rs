@@ -1,0 +1,174 @@
+//! Packs the libraries as they are published, and compiles the packages.
+//!
+//! Cargo verifies a package against the registry, where its siblings are not yet. So the packages
+//! are unpacked side by side into a workspace, in which each takes the place of the published one.
+//! There they compile with all features, and so do the tests that they contain.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::command::{self, Check};
+use crate::context::Context;
+use crate::manifest;
+
+/// The files that each package must have.
+const FILES: [&str; 4] = ["Cargo.toml", "README.md", "LICENSE-MIT", "LICENSE-APACHE"];
+
+/// The fields that each manifest must have.
+const FIELDS: [&str; 6] = [
+    "description",
+    "readme",
+    "keywords",
+    "categories",
+    "license",
+    "rust-version",
+];
+
+pub(crate) fn check(context: &Context) -> Check {
+    let packages = published(&context.root)?;
+    let folder = context.target_dir("package-check");
+    // What an earlier run has packed would be compiled too.
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    }
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut pack = context.cargo();
+    pack.args(["package", "--no-verify", "--allow-dirty", "--quiet"]);
+    for package in &packages {
+        pack.args(["--package", &package.name]);
+    }
+    pack.arg("--target-dir").arg(&folder);
+    command::run(&mut pack)?;
+
+    let mut workspace =
+        "[workspace]\nresolver = \"3\"\nmembers = [\"*-*.*.*\"]\n\n[patch.crates-io]\n".to_owned();
+    for Package { name, version } in &packages {
+        let file = folder.join(format!("package/{name}-{version}.crate"));
+        let mut tar = Command::new("tar");
+        tar.arg("--extract").arg("--gzip").arg("--file").arg(file);
+        command::run(tar.arg("--directory").arg(&folder))?;
+        let unpacked = folder.join(format!("{name}-{version}"));
+        let faults = faults(&unpacked);
+        if !faults.is_empty() {
+            return Err(format!("{name}: {}", faults.join("; ")));
+        }
+        workspace += &format!("{name} = {{ path = \"{name}-{version}\" }}\n");
+    }
+    let write = |name: &str, text: &str| {
+        fs::write(folder.join(name), text).map_err(|error| format!("{name}: {error}"))
+    };
+    write("Cargo.toml", &workspace)?;
+    // With the versions that the other checks use.
+    write("Cargo.lock", &manifest::read(&context.root, "Cargo.lock")?)?;
+    let mut cargo = context.cargo();
+    cargo.current_dir(&folder).args(["check", "--workspace"]);
+    cargo.args(["--all-features", "--all-targets", "--target-dir"]);
+    command::run(cargo.arg(folder.join("build")))?;
+    let names: Vec<_> = packages.iter().map(|package| &*package.name).collect();
+    Ok(names.join(", "))
+}
+
+struct Package {
+    name: String,
+    version: String,
+}
+
+/// Returns the packages of the workspace that are published.
+fn published(root: &Path) -> Result<Vec<Package>, String> {
+    let workspace = manifest::read(root, "Cargo.toml")?;
+    let members = workspace
+        .lines()
+        .find_map(|line| line.strip_prefix("members = ["))
+        .ok_or("Cargo.toml has no line of members")?;
+    let field = |manifest: &str, name: &str| {
+        let value = manifest
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("{name} = \"")));
+        value.map(|value| value.trim_end_matches('"').to_owned())
+    };
+    let version = field(&workspace, "version").ok_or("Cargo.toml has no version")?;
+    let mut packages = Vec::new();
+    for member in members.trim_end_matches(']').split(", ") {
+        let manifest = manifest::read(root, &format!("{}/Cargo.toml", member.trim_matches('"')))?;
+        if !manifest.lines().any(|line| line.starts_with("publish")) {
+            let name = field(&manifest, "name").ok_or(format!("{member} has no name"))?;
+            packages.push(Package {
+                name,
+                version: field(&manifest, "version").unwrap_or_else(|| version.clone()),
+            });
+        }
+    }
+    if packages.is_empty() {
+        return Err("no package is published".to_owned());
+    }
+    Ok(packages)
+}
+
+/// Returns what an unpacked package lacks.
+fn faults(unpacked: &Path) -> Vec<String> {
+    let mut faults = Vec::new();
+    for file in FILES {
+        let length = fs::metadata(unpacked.join(file)).map_or(0, |found| found.len());
+        if length == 0 {
+            faults.push(format!("no {file}"));
+        }
+    }
+    let manifest = fs::read_to_string(unpacked.join("Cargo.toml")).unwrap_or_default();
+    for field in FIELDS {
+        let start = format!("{field} = ");
+        if !manifest.lines().any(|line| line.starts_with(&start)) {
+            faults.push(format!("no {field}"));
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_libraries_and_the_program_are_published_and_the_tools_are_not() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let packages = published(root).unwrap();
+        let names: Vec<_> = packages.iter().map(|package| &*package.name).collect();
+        for name in ["core", "async", "policy", "tower", "shm", "fleet", "cli"] {
+            assert!(names.contains(&&*format!("portcullis-{name}")), "{name}");
+        }
+        for name in [
+            "xtask",
+            "portcullis-bench",
+            "portcullis-docs",
+            "portcullis-fuzz",
+        ] {
+            assert!(!names.contains(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_a_package_lacks_is_named() {
+        let faults = faults(Path::new("there is no such folder"));
+        assert_eq!(faults.len(), FILES.len() + FIELDS.len());
+        assert!(faults.contains(&"no README.md".to_owned()), "{faults:?}");
+    }
+
+    /// A package of a path alone, without a version, cannot be depended on by a published one.
+    #[test]
+    fn each_library_of_the_workspace_has_a_version_beside_its_path() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let manifest = manifest::read(root, "Cargo.toml").unwrap();
+        let version = "version = \"";
+        let own = manifest
+            .lines()
+            .find(|line| line.starts_with(version))
+            .unwrap();
+        let libraries = manifest.lines().filter(|line| line.contains("{ path = "));
+        let mut count = 0;
+        for library in libraries {
+            assert!(library.contains(own), "{library}");
+            count += 1;
+        }
+        assert!(count >= 6, "{count}");
+    }
+}
