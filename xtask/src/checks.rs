@@ -1,6 +1,4 @@
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use crate::bench_check;
@@ -18,6 +16,7 @@ use crate::platforms;
 use crate::readme;
 use crate::servers::Server;
 use crate::setup::{self, Part};
+use crate::test_programs;
 use crate::weaken;
 use crate::width;
 
@@ -394,9 +393,12 @@ const SLOW: [&str; 9] = [
 
 /// Runs the tests without optimisation: faster to compile after each change, slower to run.
 fn quick_tests(context: &Context) -> Check {
-    let mut files = BTreeSet::new();
-    for folder in ["core/tests", "async/tests", "policy/tests"] {
-        files.extend(tests_in(&context.root.join(folder))?);
+    let (mut programs, mut files) = (BTreeSet::new(), Vec::new());
+    for folder in ["core", "async", "policy"] {
+        for program in test_programs::of(&context.root, folder)? {
+            programs.insert(program.name);
+            files.extend(program.files);
+        }
     }
     let mut cargo = context.cargo_test();
     for package in [
@@ -408,19 +410,17 @@ fn quick_tests(context: &Context) -> Check {
         cargo.args(["--package", package]);
     }
     cargo.args(["--all-features", "--lib", "--bins"]);
-    for file in files.iter().filter(|file| !SLOW.contains(&file.as_str())) {
-        cargo.args(["--test", file]);
+    for program in programs
+        .iter()
+        .filter(|name| !SLOW.contains(&name.as_str()))
+    {
+        cargo.args(["--test", program]);
+    }
+    cargo.arg("--");
+    for file in files.iter().filter(|name| SLOW.contains(&name.as_str())) {
+        cargo.args(["--skip", &format!("{file}::")]);
     }
     command::run_tests(&mut cargo)
-}
-
-/// Returns the names of the test programs in a folder; each is a file.
-fn tests_in(folder: &Path) -> Result<Vec<String>, String> {
-    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let files = entries.flatten().map(|entry| entry.path());
-    let sources = files.filter(|file| file.extension().is_some_and(|kind| kind == "rs"));
-    let names = sources.filter_map(|file| Some(file.file_stem()?.to_str()?.to_owned()));
-    Ok(names.collect())
 }
 
 /// The property tests need optimised code to be fast, and overflow checks for the arithmetic. The

@@ -43,6 +43,7 @@ mod servers;
 mod setup;
 mod sources;
 mod targets;
+mod test_programs;
 mod weaken;
 mod width;
 

@@ -188,7 +188,8 @@ const SUITES: [Suite; 11] = [
 const LIMIT: &str = "600";
 
 /// Tries the mutants of the workspace in `root` that have a part of `only` in their path and
-/// description, in a copy under `target`. `servers` are the variables that tell tests where servers are.
+/// description, in a copy under `target`. `servers` are the variables that tell tests where servers
+/// are.
 ///
 /// # Errors
 ///

@@ -1,0 +1,110 @@
+//! The test programs of a package, and the files that they consist of.
+//!
+//! Each program is linked with all that the package depends on, so most files are modules of one
+//! program:
+//!
+//! ```text
+//! #[path = "token_bucket.rs"]
+//! mod token_bucket;
+//! ```
+//!
+//! With the path, a file finds its own modules as if it were a program, so it can be one again.
+
+use std::fs;
+use std::path::Path;
+
+use crate::manifest;
+
+/// A program of tests.
+pub(crate) struct TestProgram {
+    pub(crate) name: String,
+    /// The names of the files that are its modules.
+    pub(crate) files: Vec<String>,
+}
+
+/// Returns the test programs of the package in `folder`: those of its manifest, or each file, if
+/// Cargo looks for them.
+///
+/// # Errors
+///
+/// Returns an error if a file cannot be read.
+pub(crate) fn of(root: &Path, folder: &str) -> Result<Vec<TestProgram>, String> {
+    let manifest = manifest::read(root, &format!("{folder}/Cargo.toml"))?;
+    let names = if manifest.contains("\nautotests = false\n") {
+        listed(&manifest)
+    } else {
+        files(root, folder)?
+    };
+    let program = |name: String| {
+        let text = manifest::read(root, &format!("{folder}/tests/{name}.rs"))?;
+        let files = modules(&text);
+        Ok(TestProgram { name, files })
+    };
+    names.into_iter().map(program).collect()
+}
+
+/// Returns the names of the test programs in a manifest.
+fn listed(manifest: &str) -> Vec<String> {
+    let sections = manifest.split("[[test]]\n").skip(1);
+    let name = |section: &str| {
+        let (_, name) = section.split_once("name = \"")?;
+        Some(name.split('"').next()?.to_owned())
+    };
+    sections.filter_map(name).collect()
+}
+
+/// Returns the names of the files with tests of a package.
+fn files(root: &Path, folder: &str) -> Result<Vec<String>, String> {
+    let folder = root.join(folder).join("tests");
+    let entries =
+        fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let files = entries.flatten().map(|entry| entry.path());
+    let sources = files.filter(|file| file.extension().is_some_and(|kind| kind == "rs"));
+    let mut names: Vec<_> = sources
+        .filter_map(|file| Some(file.file_stem()?.to_str()?.to_owned()))
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Returns the files that a program has as modules.
+fn modules(program: &str) -> Vec<String> {
+    let file = |line: &str| {
+        let name = line.strip_prefix("#[path = \"")?.strip_suffix(".rs\"]")?;
+        let is_beside = !name.contains('/');
+        is_beside.then(|| name.to_owned())
+    };
+    program.lines().filter_map(file).collect()
+}
+
+#[test]
+fn every_file_of_tests_is_run_once() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    let root = root.expect("a folder above");
+    for folder in manifest::members(root).expect("the workspace") {
+        if !root.join(&folder).join("tests").is_dir() {
+            continue;
+        }
+        let programs = of(root, &folder).expect("the programs");
+        let names = programs.iter().map(|program| &program.name);
+        let mut run: Vec<_> = names
+            .chain(programs.iter().flat_map(|of| &of.files))
+            .collect();
+        run.sort();
+        let files = files(root, &folder).expect("the files");
+        assert_eq!(
+            run,
+            files.iter().collect::<Vec<_>>(),
+            "{folder}/tests: a file is a program in Cargo.toml or a module of one"
+        );
+    }
+}
+
+#[test]
+fn programs_and_their_files_are_read() {
+    let manifest =
+        "[package]\n\n[[test]]\nname = \"a\"\nharness = false\n\n[[test]]\nname = \"b\"\n";
+    assert_eq!(listed(manifest), ["a", "b"]);
+    let program = "#[cfg(unix)]\n#[path = \"c.rs\"]\nmod c;\n#[path = \"support/d.rs\"]\nmod d;\n";
+    assert_eq!(modules(program), ["c"]);
+}
