@@ -473,6 +473,18 @@ impl<S: CounterStore, C: Clock + Send + Sync> GuardedStore<S, C> {
         }
     }
 
+    /// Asks the store for several decisions in one call. Empty if it may not be asked now. If there
+    /// is no answer to the call, that is the answer to each request.
+    async fn ask_many(&self, requests: &[&[Charge<'_>]]) -> Vec<Result<StoreDecision, StoreError>> {
+        let Ok(call) = self.call() else {
+            return Vec::new();
+        };
+        let answers = self.store.take_many(requests).await;
+        let answers = answers.unwrap_or_else(|error| vec![Err(error); requests.len()]);
+        self.note(call, answers.iter().map(|answer| answer.as_ref().err()));
+        answers
+    }
+
     /// Decides without the store.
     async fn fall_back(&self, charges: &[Charge<'_>]) -> Result<StoreDecision, StoreError> {
         let now = self.now();
@@ -594,16 +606,8 @@ impl<S: CounterStore, C: Clock + Send + Sync> CounterStore for GuardedStore<S, C
         requests: &'a [&'a [Charge<'a>]],
     ) -> StoreFuture<'a, Vec<Result<StoreDecision, StoreError>>> {
         Box::pin(async move {
-            let mut answers = match self.call() {
-                Ok(call) => {
-                    let answers = self.store.take_many(requests).await;
-                    let answers = answers.unwrap_or_else(|error| vec![Err(error); requests.len()]);
-                    self.note(call, answers.iter().map(|answer| answer.as_ref().err()));
-                    answers
-                }
-                Err(_) => Vec::new(),
-            }
-            .into_iter();
+            // Requests without an answer, because the store may not be asked, are at the end.
+            let mut answers = self.ask_many(requests).await.into_iter();
             let mut decisions = Vec::with_capacity(requests.len());
             for charges in requests {
                 decisions.push(match answers.next() {

@@ -264,7 +264,8 @@ impl<'q, P: Permits + 'q, C: Timer, T, K: Work<T>> Run<'q, P, C, T, K> {
         Some(flight)
     }
 
-    /// Sorts the operations of a batch by what became of them.
+    /// Counts a write that is over: the batch is not in flight any more, and owes what the service
+    /// has charged beyond its cost.
     fn written(&mut self, now: Timestamp, slot: u64, written: Option<Written>) {
         let Some(flight) = self.vacate(slot) else {
             return;
@@ -290,7 +291,17 @@ impl<'q, P: Permits + 'q, C: Timer, T, K: Work<T>> Run<'q, P, C, T, K> {
         // that the service has not counted it.
         let beyond = written.charged.saturating_sub(cost);
         self.debt = self.debt.saturating_add(beyond);
+        self.sort(now, sent, batch, &written);
+    }
 
+    /// Puts the operations of a batch that was sent at `sent` where their outcomes say.
+    fn sort(
+        &mut self,
+        now: Timestamp,
+        sent: Timestamp,
+        batch: Vec<Operation<T>>,
+        written: &Written,
+    ) {
         let mut done = Vec::new();
         let mut given_up = Vec::new();
         let mut again = Vec::new();
@@ -425,14 +436,8 @@ impl<'q, P: Permits + 'q, C: Timer, T, K: Work<T>> Run<'q, P, C, T, K> {
         moved
     }
 
-    /// Takes one step towards the next release. Returns whether anything moved.
-    fn release<S: Stream<Item = T>>(
-        &mut self,
-        now: Timestamp,
-        context: &mut Context<'_>,
-        mut source: Pin<&mut S>,
-        mut wait: Pin<&mut Option<P::Wait<'q>>>,
-    ) -> bool {
+    /// Puts the operations back whose delay is over.
+    fn resume_delayed(&mut self, now: Timestamp) {
         while let Some(entry) = self.delayed.first_entry() {
             if entry.key().0 > now {
                 break;
@@ -441,6 +446,17 @@ impl<'q, P: Permits + 'q, C: Timer, T, K: Work<T>> Run<'q, P, C, T, K> {
             // It has waited for longer than those that were not tried.
             self.waiting.push_front(operation);
         }
+    }
+
+    /// Takes one step towards the next release. Returns whether anything moved.
+    fn release<S: Stream<Item = T>>(
+        &mut self,
+        now: Timestamp,
+        context: &mut Context<'_>,
+        mut source: Pin<&mut S>,
+        mut wait: Pin<&mut Option<P::Wait<'q>>>,
+    ) -> bool {
+        self.resume_delayed(now);
         if self.early.is_some() || self.overload.paused(now).is_some() {
             // Permits that were taken before a pause are worth nothing after it.
             wait.set(None);
