@@ -371,15 +371,38 @@ impl<'t> FileReader<'t> {
             rule: Some(number),
         };
         let mut rule = Rule::new(name).when(self.conditions(&settings));
-        if let Some(priority) = self.number(&settings, "priority", u32::MAX.into()) {
+        rule = self.numbers(&settings, rule);
+        rule = self.key_of(&settings, number, rule);
+        if let Some(value) = settings.get("limits") {
+            for limit in self.limits(number, "limits", value) {
+                rule = rule.limit(limit);
+            }
+        }
+        if let Some(value) = settings.get("overrides") {
+            rule = self.overrides(number, value, rule);
+        }
+        rule = self.thresholds(&settings, number, rule);
+        rule = self.consequences(&settings, rule);
+        rule = self.flags(&settings, rule);
+        Some(self.exempt(&settings, rule))
+    }
+
+    /// Sets the numbers of a rule.
+    fn numbers(&mut self, settings: &Settings<'_, 't>, mut rule: Rule) -> Rule {
+        if let Some(priority) = self.number(settings, "priority", u32::MAX.into()) {
             rule = rule.priority(priority as u32);
         }
-        if let Some(keys) = self.number(&settings, "keys", u32::MAX.into()) {
+        if let Some(keys) = self.number(settings, "keys", u32::MAX.into()) {
             rule = rule.keys(keys as usize);
         }
-        if let Some(status) = self.number(&settings, "status", u16::MAX.into()) {
+        if let Some(status) = self.number(settings, "status", u16::MAX.into()) {
             rule = rule.with_status(status as u16);
         }
+        rule
+    }
+
+    /// Sets the key of a rule.
+    fn key_of(&mut self, settings: &Settings<'_, 't>, number: RuleNumber, mut rule: Rule) -> Rule {
         if let Some(value) = settings.get("key") {
             for part in value.as_array().unwrap_or_default() {
                 let names = part.as_text().and_then(|text| text.strip_prefix("header:"));
@@ -394,14 +417,16 @@ impl<'t> FileReader<'t> {
         {
             rule = rule.on_missing(on_missing);
         }
-        if let Some(value) = settings.get("limits") {
-            for limit in self.limits(number, "limits", value) {
-                rule = rule.limit(limit);
-            }
-        }
-        if let Some(value) = settings.get("overrides") {
-            rule = self.overrides(number, value, rule);
-        }
+        rule
+    }
+
+    /// Adds the thresholds of a rule.
+    fn thresholds(
+        &mut self,
+        settings: &Settings<'_, 't>,
+        number: RuleNumber,
+        mut rule: Rule,
+    ) -> Rule {
         if let Some(value) = settings.get("thresholds") {
             let expected = format!("an array of {}", self.reader.words.tables);
             for value in self.reader.array(value, "thresholds", &expected) {
@@ -412,6 +437,12 @@ impl<'t> FileReader<'t> {
                 }
             }
         }
+        rule
+    }
+
+    /// Sets what follows from a denial, for how long a request may hold permits, and where the
+    /// state is.
+    fn consequences(&mut self, settings: &Settings<'_, 't>, mut rule: Rule) -> Rule {
         if let Some(value) = settings.get("penalty")
             && let Some(penalty) = self.period(value, "penalty")
         {
@@ -422,15 +453,20 @@ impl<'t> FileReader<'t> {
         {
             rule = rule.hold(hold);
         }
-        if let Some(message) = self.text(&settings, "message") {
+        if let Some(message) = self.text(settings, "message") {
             rule = rule.with_message(message);
         }
-        if let Some(etag) = self.text(&settings, "etag") {
+        if let Some(etag) = self.text(settings, "etag") {
             rule = rule.with_etag(etag);
         }
         if let Some(value) = settings.get("store") {
             rule = self.store(value, rule);
         }
+        rule
+    }
+
+    /// Sets what a rule has or has not.
+    fn flags(&mut self, settings: &Settings<'_, 't>, mut rule: Rule) -> Rule {
         let mut flag = |name| {
             let value = settings.get(name)?;
             self.reader.boolean(value, name)
@@ -447,7 +483,7 @@ impl<'t> FileReader<'t> {
         if flag("sync") == Some(true) {
             rule = rule.synced();
         }
-        Some(self.exempt(&settings, rule))
+        rule
     }
 
     fn conditions(&mut self, settings: &Settings<'_, 't>) -> Conditions {
@@ -580,7 +616,7 @@ impl<'t> FileReader<'t> {
         };
         self.reader.known(table, "a limit", &LIMIT);
         let settings = Settings { table, rule: None };
-        let mut limit = match (settings.get("rate"), settings.get("at_once")) {
+        let limit = match (settings.get("rate"), settings.get("at_once")) {
             (Some(rate), None) => self.rate(rate)?,
             (None, Some(_)) => {
                 let at_once = self.number(&settings, "at_once", u32::MAX.into())?;
@@ -592,12 +628,19 @@ impl<'t> FileReader<'t> {
                 return None;
             }
         };
+        let limit = self.algorithm(&settings, limit)?;
+        let limit = self.bucket(&settings, limit);
+        Some(self.beyond_rate(&settings, limit))
+    }
+
+    /// Sets the algorithm of a limit, and the segments of its window.
+    fn algorithm(&mut self, settings: &Settings<'_, 't>, mut limit: Limit) -> Option<Limit> {
         let algorithm = settings
             .get("algorithm")
             .and_then(|value| self.reader.choice(value, "algorithm", &ALGORITHMS));
         limit = limit.algorithm_of(algorithm.unwrap_or_default());
         if let Some(value) = settings.get("segments") {
-            let segments = self.number(&settings, "segments", u32::MAX.into())?;
+            let segments = self.number(settings, "segments", u32::MAX.into())?;
             if let Algorithm::SlidingWindow { .. } = limit.algorithm() {
                 let segments = segments as u32;
                 limit = limit.algorithm_of(Algorithm::SlidingWindow { segments });
@@ -606,10 +649,16 @@ impl<'t> FileReader<'t> {
                 self.reader.invalid(value, "segments", problem);
             }
         }
-        if let Some(burst) = self.number(&settings, "burst", u64::MAX) {
+        Some(limit)
+    }
+
+    /// Sets the burst, the initial permits and the refill of a token bucket. Those of another limit
+    /// are refused when the rules are.
+    fn bucket(&mut self, settings: &Settings<'_, 't>, mut limit: Limit) -> Limit {
+        if let Some(burst) = self.number(settings, "burst", u64::MAX) {
             limit = limit.burst(burst);
         }
-        if let Some(initial) = self.number(&settings, "initial", u64::MAX) {
+        if let Some(initial) = self.number(settings, "initial", u64::MAX) {
             limit = limit.initial(initial);
         }
         if let Some(value) = settings.get("refill")
@@ -622,15 +671,20 @@ impl<'t> FileReader<'t> {
                 limit = limit.stepwise();
             }
         }
+        limit
+    }
+
+    /// Sets what a limit does beyond its rate: its wait, its debt, its queue; and its name.
+    fn beyond_rate(&mut self, settings: &Settings<'_, 't>, mut limit: Limit) -> Limit {
         if let Some(value) = settings.get("wait")
             && let Some(wait) = self.period(value, "wait")
         {
             limit = limit.wait(wait);
         }
-        if let Some(debt) = self.number(&settings, "debt", u64::MAX) {
+        if let Some(debt) = self.number(settings, "debt", u64::MAX) {
             limit = limit.debt(debt);
         }
-        if let Some(queue) = self.number(&settings, "queue", u64::MAX) {
+        if let Some(queue) = self.number(settings, "queue", u64::MAX) {
             limit = limit.queue(queue);
         }
         if let Some(value) = settings.get("queue_order")
@@ -638,10 +692,10 @@ impl<'t> FileReader<'t> {
         {
             limit = limit.queue_order(order);
         }
-        if let Some(name) = self.text(&settings, "name") {
+        if let Some(name) = self.text(settings, "name") {
             limit = limit.named(name);
         }
-        Some(limit)
+        limit
     }
 
     fn rate(&mut self, value: &Value<'_>) -> Option<Limit> {

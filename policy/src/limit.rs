@@ -606,13 +606,6 @@ impl Limit {
 
     /// Chooses the limiter, and checks the settings.
     pub(crate) fn compile(&self) -> Result<Compiled, LimitProblem> {
-        let unused = |is_set: bool, setting| {
-            if is_set {
-                Err(LimitProblem::Unused(setting))
-            } else {
-                Ok(())
-            }
-        };
         if let Some(open) = self.opened() {
             for (setting, value) in [("burst", self.burst), ("initial", self.initial)] {
                 if value.is_some() {
@@ -627,81 +620,102 @@ impl Limit {
         if self.queue == 0 && self.queue_order.is_some() {
             return Err(LimitProblem::OrderWithoutQueue);
         }
+        self.refuse_unused()?;
         let Some(period) = self.period else {
-            unused(self.burst.is_some(), "burst")?;
-            unused(self.initial.is_some(), "initial")?;
-            unused(self.stepwise, "refill")?;
-            unused(self.wait.is_some(), "wait")?;
-            unused(self.debt.is_some(), "debt")?;
-            unused(self.algorithm != Algorithm::default(), "algorithm")?;
             let count = u32::try_from(self.count).unwrap_or(u32::MAX);
-            return Ok(Compiled::AtOnce(
-                Concurrency::builder(count).build()?.into_rules()?,
-            ));
+            let rules = Concurrency::builder(count).build()?.into_rules()?;
+            return Ok(Compiled::AtOnce(rules));
         };
-        unused(
-            self.burst.is_some() && self.algorithm != Algorithm::TokenBucket,
-            "burst",
-        )?;
-        unused(
-            self.initial.is_some() && self.algorithm != Algorithm::TokenBucket,
-            "initial",
-        )?;
-        unused(
-            self.debt.is_some() && self.algorithm != Algorithm::TokenBucket,
-            "debt",
-        )?;
-        unused(
-            self.stepwise && self.algorithm != Algorithm::TokenBucket,
-            "refill",
-        )?;
-        unused(
-            self.wait.is_some() && self.algorithm != Algorithm::WindowFromRequest,
-            "wait",
-        )?;
         if period.is_zero() {
             return Err(LimitProblem::ZeroPeriod);
         }
-        let window = FixedWindow::builder(self.count, period);
-        Ok(match self.algorithm {
-            Algorithm::TokenBucket => {
-                let count = u32::try_from(self.count).map_err(|_| LimitProblem::LargeCount)?;
-                let bucket = self.bucket(count, period, self.debt_permits());
-                let rules = bucket.rules()?;
-                let (initial, burst) = (self.initial_permits(), self.capacity());
-                let least = burst.saturating_sub(u32::MAX.into());
-                if !(least..=burst).contains(&initial) {
-                    return Err(LimitProblem::Initial { least, burst });
-                }
-                Compiled::Bucket(rules)
+        match self.algorithm {
+            Algorithm::TokenBucket => self.compile_bucket(period),
+            Algorithm::FixedWindow => {
+                let window = FixedWindow::builder(self.count, period);
+                Ok(Compiled::Window(window.rules()?))
             }
-            Algorithm::FixedWindow => Compiled::Window(window.rules()?),
-            Algorithm::WindowFromRequest => match self.wait {
-                None => {
-                    let window = window.started_by_first_request().tick(tick_of(period));
-                    Compiled::Window(window.rules()?)
-                }
-                Some(wait) => {
-                    // Built once here, so that the table cannot fail to build it.
-                    CooldownWindow::builder(self.count, period)
-                        .wait(wait)
-                        .build()?;
-                    Compiled::Cooldown {
-                        count: self.count,
-                        period,
-                        wait,
-                    }
-                }
-            },
+            Algorithm::WindowFromRequest => self.compile_window_from_request(period),
             Algorithm::SlidingWindow { segments } => {
-                SlidingWindow::<{ MAX_SEGMENTS as usize }>::builder(self.count, period, segments)
+                let count = self.count;
+                // Built once here, so that the table cannot fail to build it.
+                SlidingWindow::<{ MAX_SEGMENTS as usize }>::builder(count, period, segments)
                     .build()?;
-                Compiled::Sliding {
-                    count: self.count,
+                Ok(Compiled::Sliding {
+                    count,
                     period,
                     segments,
-                }
+                })
             }
+        }
+    }
+
+    /// Refuses the first setting that has no effect on this kind of limit. A setting without an
+    /// effect would let a user believe in a bound that does not hold.
+    fn refuse_unused(&self) -> Result<(), LimitProblem> {
+        let is_at_once = self.period.is_none();
+        let is = |algorithm| !is_at_once && self.algorithm == algorithm;
+        let is_bucket = is(Algorithm::TokenBucket);
+        let refill = ("refill", self.stepwise, is_bucket);
+        let wait = (
+            "wait",
+            self.wait.is_some(),
+            is(Algorithm::WindowFromRequest),
+        );
+        let debt = ("debt", self.debt.is_some(), is_bucket);
+        // In the order in which a user is told of the first one.
+        let [third, fourth, fifth] = if is_at_once {
+            [refill, wait, debt]
+        } else {
+            [debt, refill, wait]
+        };
+        let settings = [
+            ("burst", self.burst.is_some(), is_bucket),
+            ("initial", self.initial.is_some(), is_bucket),
+            third,
+            fourth,
+            fifth,
+            (
+                "algorithm",
+                self.algorithm != Algorithm::default(),
+                !is_at_once,
+            ),
+        ];
+        let mut unused = settings.iter();
+        match unused.find(|(_, is_set, has_effect)| *is_set && !has_effect) {
+            Some((setting, ..)) => Err(LimitProblem::Unused(setting)),
+            None => Ok(()),
+        }
+    }
+
+    /// A token bucket, with its initial permits checked.
+    fn compile_bucket(&self, period: Duration) -> Result<Compiled, LimitProblem> {
+        let count = u32::try_from(self.count).map_err(|_| LimitProblem::LargeCount)?;
+        let bucket = self.bucket(count, period, self.debt_permits());
+        let rules = bucket.rules()?;
+        let (initial, burst) = (self.initial_permits(), self.capacity());
+        // One take of the missing permits begins the limit, and a take is of a `u32`.
+        let least = burst.saturating_sub(u32::MAX.into());
+        if !(least..=burst).contains(&initial) {
+            return Err(LimitProblem::Initial { least, burst });
+        }
+        Ok(Compiled::Bucket(rules))
+    }
+
+    /// A window that begins with a request: with a wait after it, or without.
+    fn compile_window_from_request(&self, period: Duration) -> Result<Compiled, LimitProblem> {
+        let count = self.count;
+        let Some(wait) = self.wait else {
+            let window = FixedWindow::builder(count, period);
+            let window = window.started_by_first_request().tick(tick_of(period));
+            return Ok(Compiled::Window(window.rules()?));
+        };
+        // Built once here, so that the table cannot fail to build it.
+        CooldownWindow::builder(count, period).wait(wait).build()?;
+        Ok(Compiled::Cooldown {
+            count,
+            period,
+            wait,
         })
     }
 }

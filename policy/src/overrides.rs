@@ -171,6 +171,8 @@ impl Overrides {
                 let limits = (&*old.limits, &*this.limits);
                 this.store = old.store.followed_by(limits, penalty, keeps, None);
             } else if this.at.is_some() {
+                // The key was judged by the rule: a copy of its state in the rule's tables goes on
+                // under the new limits.
                 let from_rule = Box::new(store.alone());
                 let limits = (rule, &*this.limits);
                 this.store = from_rule.followed_by(limits, penalty, (false, keeps.1), None);
@@ -186,6 +188,7 @@ impl Overrides {
             };
             if rule.is_empty()
                 || this.as_deref().is_some_and(is_known)
+                // Nothing would be lost, so the key needs no store of its own.
                 || former.store.is_idle(at, now)
             {
                 continue;

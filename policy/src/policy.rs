@@ -367,6 +367,7 @@ impl Policy {
             let rule = self.limiting(reading, request)?;
             match (limiting, rule) {
                 (None, Some(_)) => (agreed, limiting) = (reading, rule),
+                // Whichever is asked, the service may do what the other one limits.
                 (Some(one), Some(other)) if one != other => return Err(PathError::Ambiguous),
                 _ => {}
             }
@@ -852,6 +853,7 @@ impl<'p> Decision<'p> {
 
     /// Notes that a shadow rule would have denied the request.
     pub(crate) fn note_shadow(&mut self, rule: u32) {
+        // The first by priority, in whatever order the stores answered.
         self.shadow_denied = Some(self.shadow_denied.map_or(rule, |first| first.min(rule)));
     }
 

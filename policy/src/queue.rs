@@ -399,6 +399,8 @@ fn end_of_wait<P: Deref<Target: Limiter>>(
             decision.grant_at(now);
             (QueueEnd::Granted, None)
         }
+        // The queue was closed by a change, or a limit without a queue denied the request while it
+        // waited. Either way the limits have the last word.
         Err(Rejected::Closed { .. } | Rejected::ExceedsCapacity { .. }) => {
             let is_granted = decision.take_after_wait(now);
             let end = if is_granted {

@@ -466,6 +466,7 @@ impl Store {
         let last = seats.iter().map(|seat| seat.table).max();
         let shares = |table: usize| seats.iter().filter(|seat| seat.table == table).count() > 1;
         let shared = last.filter(|&last| shares(last));
+        // The table that several limits share comes last, as `seats` has it.
         for (limit, seat) in compiled.into_iter().zip(&seats) {
             let shares = shared == Some(seat.table);
             match limit {
@@ -532,6 +533,7 @@ impl Store {
     /// Takes `n` permits from each limit, or from none.
     #[inline]
     pub(crate) fn take(&self, at: Address, now: Timestamp, n: u32) -> Result<(), StoreDenied> {
+        // A table alone is asked without the order of `take_any`, which only a shared table needs.
         let taken = match &*self.tables {
             [.., Table::Several(_)] => self.take_noted(at, now, n, true, Tell::Nothing),
             _ => self.penalizing(at, now, n, true, || {
@@ -652,6 +654,7 @@ impl Store {
         let mut least = n;
         for (limit, (&Seat { table, nth }, note)) in self.seats.iter().zip(held).enumerate() {
             let table = &self.tables[table];
+            // Its permits return when the decision is dropped, whatever the request has cost.
             if let Table::AtOnce(_) = table {
                 continue;
             }
@@ -676,6 +679,7 @@ impl Store {
             };
             least = least.min(refunded);
         }
+        // What has returned may be what a request waits for.
         #[cfg(feature = "queue")]
         self.serve(at);
         least
@@ -698,6 +702,7 @@ impl Store {
                 }
                 None => charged,
             };
+            // The excess is counted only as far as every limit counts it.
             least = least.min(charged);
         }
         least
@@ -903,6 +908,7 @@ impl Store {
         n: u32,
         limit: impl Fn(usize) -> L,
     ) -> Result<(), (usize, Denied)> {
+        // A composition is of an array, whose length is a constant.
         match self.tables.len() {
             0 => Ok(()),
             1 => {
@@ -955,6 +961,7 @@ impl Store {
     /// by the penalty, if it is in force.
     #[inline]
     fn before_take(&self, at: Address, now: Timestamp, n: u32) -> Option<StoreDenied> {
+        // A limit of 0 denies before a penalty does: a penalty ends, and it does not.
         if self.closed != 0 {
             return Some(StoreDenied {
                 limit: Some(self.closed.trailing_zeros() as usize),
@@ -1055,6 +1062,7 @@ impl Store {
         if self.closed & 1 << limit == 0 {
             return detail;
         }
+        // The table of a limit of 0 has another limit, since no limiter has the limit 0.
         let mut closed = detail;
         closed.decision = Err(closed_to(n));
         (closed.available, closed.capacity, closed.retry) = (0, 0, Retry::Never);

@@ -115,7 +115,7 @@ pub trait ResponseBody<B, P> {
     ///
     /// # Errors
     ///
-    /// Those of the inner service.
+    /// The errors of the inner service.
     #[inline]
     fn poll_passed<E>(
         inner: Pin<&mut impl Future<Output = Result<Response<B>, E>>>,

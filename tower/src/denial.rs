@@ -543,7 +543,7 @@ pub(crate) struct Replies {
     /// For a request whose store has no answer.
     #[cfg(feature = "queue")]
     unavailable: Reply,
-    /// Those of the rules, from the first request that is measured.
+    /// The instruments of the rules, from the first request that is measured.
     #[cfg(feature = "metrics")]
     metrics: std::sync::OnceLock<portcullis_policy::Metrics>,
 }

@@ -628,45 +628,14 @@ impl<'t> OcelotReader<'t> {
             keys.extend(self.texts(table, "ReRouteKeys"));
             keys
         });
-        if let Some(headers) = get(table, "UpstreamHeaderTemplates")
-            && headers
-                .as_table()
-                .is_none_or(|headers| headers.iter().next().is_some())
-        {
-            let message = "UpstreamHeaderTemplates have no counterpart: the rule is for requests \
-                           with any headers";
-            self.warn(headers.span, message);
-        }
+        self.warn_of_headers(table);
         let Some(template) = self.text(table, "UpstreamPathTemplate") else {
             let message = format!("UpstreamPathTemplate is missing in {of}");
             self.reader.refuse(value.span, message);
             return None;
         };
-        let template_value = get(table, "UpstreamPathTemplate")?;
-        let upstream = match upstream_pattern(&template.value) {
-            Ok(upstream) => upstream,
-            Err(problem) => {
-                self.reader
-                    .invalid(template_value, "UpstreamPathTemplate", problem);
-                return None;
-            }
-        };
-        for warning in &upstream.warnings {
-            let message = format!("UpstreamPathTemplate: {warning}");
-            self.warn(template.span, message);
-        }
-        let priority = match get(table, "Priority") {
-            Some(value) => {
-                let text = self.scalar(value, "Priority", "a whole number")?;
-                let priority = text.trim().parse::<i32>();
-                if priority.is_err() {
-                    self.reader
-                        .invalid(value, "Priority", "is not a whole number");
-                }
-                priority.unwrap_or(1)
-            }
-            None => 1,
-        };
+        let upstream = self.upstream(table, &template)?;
+        let priority = self.priority(table)?;
         let name = key.clone().unwrap_or_else(|| {
             let host = host.as_ref().map_or("", |host| &host.value);
             let space = if methods.is_empty() { "" } else { " " };
@@ -692,6 +661,55 @@ impl<'t> OcelotReader<'t> {
             options,
             aggregated,
         })
+    }
+
+    /// Warns of conditions on headers, which rules do not have.
+    fn warn_of_headers(&mut self, table: &Table<'t>) {
+        if let Some(headers) = get(table, "UpstreamHeaderTemplates")
+            && headers
+                .as_table()
+                .is_none_or(|headers| headers.iter().next().is_some())
+        {
+            let message = "UpstreamHeaderTemplates have no counterpart: the rule is for requests \
+                           with any headers";
+            self.warn(headers.span, message);
+        }
+    }
+
+    /// The pattern of a route's path.
+    fn upstream(
+        &mut self,
+        table: &Table<'t>,
+        template: &Set<String>,
+    ) -> Option<templates::Upstream> {
+        let template_value = get(table, "UpstreamPathTemplate")?;
+        let upstream = match upstream_pattern(&template.value) {
+            Ok(upstream) => upstream,
+            Err(problem) => {
+                self.reader
+                    .invalid(template_value, "UpstreamPathTemplate", problem);
+                return None;
+            }
+        };
+        for warning in &upstream.warnings {
+            let message = format!("UpstreamPathTemplate: {warning}");
+            self.warn(template.span, message);
+        }
+        Some(upstream)
+    }
+
+    /// The priority of a route: 1 if the file states none.
+    fn priority(&mut self, table: &Table<'t>) -> Option<i32> {
+        let Some(value) = get(table, "Priority") else {
+            return Some(1);
+        };
+        let text = self.scalar(value, "Priority", "a whole number")?;
+        let priority = text.trim().parse::<i32>();
+        if priority.is_err() {
+            self.reader
+                .invalid(value, "Priority", "is not a whole number");
+        }
+        Some(priority.unwrap_or(1))
     }
 
     fn route_options(&mut self, table: &Table<'t>, name: &str) -> Option<Options> {

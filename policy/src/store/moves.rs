@@ -101,6 +101,8 @@ impl Group {
 /// completed in the meantime.
 const ATTEMPTS: usize = 8;
 
+/// Lines that take no key until keys move to them, so that no decision by the new policy creates a
+/// key's state beside the one that is about to arrive.
 fn closed_lines(lines: usize) -> Lines {
     (0..lines).map(|_| Line::closed()).collect()
 }
@@ -126,6 +128,7 @@ impl Table {
                     CooldownWindow::new(count, period, Some(wait))
                 }))
             }
+            // The same words: permits in use return to them by release, from either policy.
             (Self::AtOnce(table), Compiled::AtOnce(rules)) => {
                 let (lines, hasher) = (Arc::clone(table.lines()), table.seed().clone());
                 Self::AtOnce(Keyed::new(rules, lines, hasher))
@@ -141,6 +144,7 @@ impl Table {
                 let (fresh, most) = (table.fresh(), table.fresh().max_limit());
                 let keeps = (fresh.window(), fresh.segments()) == (period, segments);
                 let window = || sliding(count, period, segments, most);
+                // In place if the segments lie on the same grid: then no key has to move.
                 Self::Sliding(Box::new(if keeps && count <= most {
                     again(table, window())
                 } else {
@@ -225,6 +229,7 @@ impl Table {
                 }
             }
             (Self::Sliding(table), Self::Sliding(to)) => {
+                // Of an idle window nothing is to be copied, and a take would count.
                 if let Some(old) = table.limiter_at(from)
                     && old.taken_at(now) > 0
                     && Key::at(&**to, into).take_at(now, 1).is_ok()
@@ -234,6 +239,7 @@ impl Table {
                 }
             }
             _ => {
+                // Any hasher will do: the key is found by its address.
                 let hasher = RandomState::new();
                 if let (Some(from_table), Some(to)) =
                     (self.as_several(&hasher), to.as_several(&hasher))
@@ -290,6 +296,7 @@ impl Table {
             Self::Cooldown(table) => table.has_moved(at),
             Self::Several(table) => table.has_moved(at),
             Self::Sliding(table) => table.has_moved(at),
+            // Its state never moves: see `followed_by`.
             Self::AtOnce(_) => false,
         }
     }
@@ -328,6 +335,8 @@ fn bucket_after(
     limit: &Limit,
     most: u64,
 ) -> TokenBucketRules {
+    // Without this debt, what is taken beyond the burst would be forgotten, and a later change that
+    // raises the burst would grant it again.
     let owed = most.saturating_sub(rules.burst()).max(rules.debt());
     limit.bucket_owing(owed, old.tick()).unwrap_or(rules)
 }
@@ -365,6 +374,7 @@ fn carry_sliding(new: &Sliding, old: &Sliding, now: Timestamp) {
     debug_assert!(set.is_ok(), "there is room for the largest limit");
     let taken = old.taken_at(now).min(most);
     let mut taken = taken.saturating_sub(new.taken_at(now));
+    // A take is of a `u32`, and a window counts more.
     while taken > 0 {
         let n = u32::try_from(taken).unwrap_or(u32::MAX);
         if new.take_at(now, n).is_err() {
@@ -372,6 +382,7 @@ fn carry_sliding(new: &Sliding, old: &Sliding, now: Timestamp) {
         }
         taken -= u64::from(n);
     }
+    // It was this limit before, so there is room for it.
     let _ = new.set_limit(limit);
 }
 
@@ -388,6 +399,7 @@ fn again<L>(table: &Limiters<L>, fresh: L) -> Limiters<L> {
 /// those that have the most in common first.
 fn pairs(old: &[Limit], new: &[Limit]) -> Vec<Option<usize>> {
     let mut pairs = vec![None; new.len()];
+    // By kinship first, so that a distant limit never takes the state of a close one.
     for kinship in 0..=3 {
         for (at, limit) in new.iter().enumerate() {
             let is_free = |before: &usize| !pairs.contains(&Some(*before));
@@ -408,6 +420,19 @@ struct Pair {
     is_same: bool,
 }
 
+impl Pair {
+    /// For each new limit, the one whose state it goes on with.
+    fn all(old: &[Limit], new: &[Limit]) -> Vec<Option<Self>> {
+        let pair = |(before, limit): (Option<usize>, &Limit)| {
+            before.map(|before| Self {
+                before,
+                is_same: limit.kinship(&old[before]) == Some(0),
+            })
+        };
+        pairs(old, new).into_iter().zip(new).map(pair).collect()
+    }
+}
+
 impl Store {
     /// The tables of a rule after a change of its limits from `old` to `new`, which were checked.
     /// The rule has the same key and the same number of keys. `keeps_penalty` if the penalty has
@@ -420,21 +445,11 @@ impl Store {
         (keeps_penalty, is_held): (bool, bool),
         keys: Option<usize>,
     ) -> Self {
-        let hasher = self.hasher.clone();
         let compiled: Vec<Compiled> = new
             .iter()
             .map(|limit| limit.compile().expect("the limits were checked"))
             .collect();
-        let mut pairs: Vec<Option<Pair>> = pairs(old, new)
-            .into_iter()
-            .zip(new)
-            .map(|(pair, limit)| {
-                pair.map(|before| Pair {
-                    before,
-                    is_same: limit.kinship(&old[before]) == Some(0),
-                })
-            })
-            .collect();
+        let mut pairs = Pair::all(old, new);
         // A limit that goes on begins with the one before, at the latest at this change. Only a
         // store of one key has limits with a start.
         let starts = Start::all(pairs.iter().zip(new).map(|(pair, limit)| match pair {
@@ -442,48 +457,17 @@ impl Store {
             None => Start::of(limit),
         }));
         let seats = seats(&compiled, &starts);
-        let mut tables: Vec<(usize, Table, Moves)> = Vec::new();
-        let (mut rules, mut refunds) = (Vec::new(), Vec::new());
-        for (at, compiled) in compiled.into_iter().enumerate() {
-            refunds.push(match compiled {
-                Compiled::Bucket(_) => self.counts_for(pairs[at], is_held, keys),
+        let refunds = compiled
+            .iter()
+            .zip(&pairs)
+            .map(|(compiled, pair)| match compiled {
+                Compiled::Bucket(_) => self.counts_for(*pair, is_held, keys),
                 _ => Arc::default(),
             });
-            let (limit, pair) = (&new[at], &mut pairs[at]);
-            match compiled {
-                Compiled::Bucket(bucket) if has_start(&starts, at) => {
-                    let rules = self.rules_for(bucket.into(), limit, pair);
-                    let before = pair.map(|pair| self.seats[pair.before].table);
-                    let (table, moves) = self.words_for(vec![rules], &[*pair], before, keys);
-                    tables.push((seats[at].table, table, moves));
-                }
-                Compiled::Bucket(bucket) => {
-                    rules.push(self.rules_for(bucket.into(), limit, pair));
-                }
-                Compiled::Window(window) => {
-                    rules.push(self.rules_for(window.into(), limit, pair));
-                }
-                own => {
-                    let (table, moves) = self.table_for(own, limit, pair, keys);
-                    tables.push((seats[at].table, table, moves));
-                }
-            }
-        }
-        // The limits that are not in `tables` are those of `rules`, in the same order.
-        let is_own = |seat: &Seat| tables.iter().any(|(table, ..)| *table == seat.table);
-        if let Some(seat) = seats.iter().find(|seat| !is_own(seat)) {
-            let of_rules = seats.iter().zip(&pairs).filter(|(seat, _)| !is_own(seat));
-            let pairs: Vec<Option<Pair>> = of_rules.map(|(_, pair)| *pair).collect();
-            let before = pairs.iter().flatten().next();
-            let before = before.map(|pair| self.seats[pair.before].table);
-            let (table, moves) = self.words_for(rules, &pairs, before, keys);
-            tables.push((seat.table, table, moves));
-        }
-        tables.sort_by_key(|(index, ..)| *index);
-        let (tables, moves): (Vec<_>, Vec<_>) = tables
-            .into_iter()
-            .map(|(_, table, moves)| (table, moves))
-            .unzip();
+        let refunds = refunds.collect();
+        // Before the ids: a limit that starts again has no pair from here on.
+        let tables = self.tables_for((compiled, new), &starts, &seats, &mut pairs, keys);
+        let (tables, moves): (Vec<_>, Vec<_>) = tables.into_iter().unzip();
         let ids = pairs.iter().map(|pair| match pair {
             Some(pair) => self.ids[pair.before].clone(),
             None => Id::default(),
@@ -491,29 +475,75 @@ impl Store {
         let kept = self.penalty.as_ref().filter(|_| keeps_penalty);
         let penalty = penalty.map(|rules| match kept {
             Some(table) => same(table, rules),
-            None => words(rules, lines_for(keys), hasher.clone()),
+            None => words(rules, lines_for(keys), self.hasher.clone()),
         });
+        // What was taken under a higher limit stays taken, so the most in use only grows.
+        let most = pairs.iter().zip(most_in_use(new));
+        let most =
+            most.map(|(pair, most)| pair.map_or(most, |pair| most.max(self.most[pair.before])));
         Self {
             ids: ids.collect(),
             debts: debts(new),
-            most: pairs
-                .iter()
-                .zip(most_in_use(new))
-                .map(|(pair, most)| pair.map_or(most, |pair| most.max(self.most[pair.before])))
-                .collect(),
+            most: most.collect(),
             releases: releases(&tables),
             tables: tables.into(),
             seats,
             moves: moves.into(),
-            refunds: refunds.into(),
+            refunds,
             is_guarded: penalty.is_some() || !starts.is_empty() || closed(new) != 0,
             closed: closed(new),
             penalty,
             starts,
-            hasher,
+            hasher: self.hasher.clone(),
             #[cfg(feature = "queue")]
             waits: super::waits::Waits::default(),
         }
+    }
+
+    /// The tables of limits after a change, in the order of their seats, each with where the keys
+    /// of the table before have moved. A limit that starts again loses its pair.
+    fn tables_for(
+        &self,
+        (compiled, limits): (Vec<Compiled>, &[Limit]),
+        starts: &Starts,
+        seats: &[Seat],
+        pairs: &mut [Option<Pair>],
+        keys: Option<usize>,
+    ) -> Vec<(Table, Moves)> {
+        let mut tables: Vec<(usize, (Table, Moves))> = Vec::new();
+        // Token buckets and windows, which share a table if they are several.
+        let mut rules = Vec::new();
+        for (at, compiled) in compiled.into_iter().enumerate() {
+            let (limit, pair, table) = (&limits[at], &mut pairs[at], seats[at].table);
+            match compiled {
+                // A limit that starts with fewer permits shares no table: its start is a take from
+                // it alone.
+                Compiled::Bucket(bucket) if has_start(starts, at) => {
+                    let rules = self.rules_for(bucket.into(), limit, pair);
+                    let before = pair.map(|pair| self.seats[pair.before].table);
+                    tables.push((table, self.words_for(vec![rules], &[*pair], before, keys)));
+                }
+                Compiled::Bucket(bucket) => {
+                    rules.push(self.rules_for(bucket.into(), limit, pair));
+                }
+                Compiled::Window(window) => {
+                    rules.push(self.rules_for(window.into(), limit, pair));
+                }
+                own => tables.push((table, self.table_for(own, limit, pair, keys))),
+            }
+        }
+        // The limits that are not in `tables` are those of `rules`, in the same order.
+        let is_own = |seat: &Seat| tables.iter().any(|(table, _)| *table == seat.table);
+        if let Some(seat) = seats.iter().find(|seat| !is_own(seat)) {
+            let of_rules = seats.iter().zip(&*pairs).filter(|(seat, _)| !is_own(seat));
+            let pairs: Vec<Option<Pair>> = of_rules.map(|(_, pair)| *pair).collect();
+            // Before the change, too, all of them were in one table.
+            let before = pairs.iter().flatten().next();
+            let before = before.map(|pair| self.seats[pair.before].table);
+            tables.push((seat.table, self.words_for(rules, &pairs, before, keys)));
+        }
+        tables.sort_by_key(|(index, _)| *index);
+        tables.into_iter().map(|(_, table)| table).collect()
     }
 
     /// A store for one key, which has all its permits, with the limits that this store has. There
@@ -582,6 +612,7 @@ impl Store {
     /// The counts of the refunds of a token bucket. Tables with the same state need the same ones:
     /// also if the rule allows no holds any more, because there may be some of the policies before.
     fn counts_for(&self, pair: Option<Pair>, is_held: bool, keys: Option<usize>) -> Arc<[Refunds]> {
+        // A limit that changed has other words, to which no refund of before returns.
         let before = pair.filter(|pair| pair.is_same);
         match before.map(|pair| &self.refunds[pair.before]) {
             Some(counts) if !counts.is_empty() => Arc::clone(counts),
@@ -655,6 +686,7 @@ impl Store {
         if is_same {
             return (table.share(), Arc::clone(moves));
         }
+        // As many groups as before, so that a key has the same address in the new table.
         let groups = lines.len() / count.next_power_of_two();
         let lines = closed_lines(groups * rules.len().next_power_of_two());
         let table = Table::of_rules(rules, lines, &self.hasher);
@@ -669,6 +701,7 @@ impl Store {
     /// Hands the state of this store over to the store `to`, which [follows](Self::followed_by) it.
     /// Decisions by either store may be under way.
     pub(crate) fn hand_over(&self, to: &Self, now: Timestamp) {
+        // A limit without a decision yet begins now: the new store would start it again.
         if !self.starts.is_empty()
             && let Some(at) = self.locate_shared()
         {
@@ -676,6 +709,7 @@ impl Store {
         }
         for (index, moves) in self.moves.iter().enumerate() {
             let next = to.moves.iter().position(|next| Arc::ptr_eq(moves, next));
+            // Tables without a common `moves` have no limit in common.
             if let Some(next) = next {
                 self.hand_table_over(index, (to, next), now);
             }
@@ -697,6 +731,7 @@ impl Store {
                     let carry = |new: &_, old: &_| carry_sliding(new, old, now);
                     self.move_to(index, (to, next), || from.move_to(into, carry));
                 } else if limit != from.fresh().limit() {
+                    // The limiters are the same ones, so their limit is changed in place.
                     let set = from.change_all(|window| window.set_limit(limit));
                     debug_assert!(set.is_ok(), "there was room for the limit");
                 }
@@ -740,13 +775,14 @@ impl Store {
             })
         });
         let (group, next) = (Arc::clone(&moved.load().group), to.group(next));
-        // Before the first key moves.
+        // Before the first key moves, so that a decision that misses its key finds the next table.
         moved.store(Arc::new(Moved {
             group,
             next: Some(Arc::clone(&next)),
         }));
+        // Until none is left behind: a key that stays would be granted its permits again.
         while move_some() > 0 {
-            // A decision is claiming a slot.
+            // A decision is claiming a slot, which takes it a few instructions.
             std::thread::yield_now();
         }
         moved.store(Arc::new(Moved {
@@ -758,6 +794,8 @@ impl Store {
     /// Whether the reason of a denial may be that a key has moved.
     #[inline]
     pub(super) fn may_have_moved(&self, by: StoreDenied) -> bool {
+        // A slot that its key has left answers `Crowded`, as a full table does. Only a table whose keys
+        // have moved has the pointer, so a table that is just full costs no second take.
         matches!(by.denied, Denied::Crowded { .. })
             && by.limit.is_some_and(|limit| {
                 let table = self.seats[limit].table;
@@ -771,6 +809,7 @@ impl Store {
         if !self.tables[table].has_moved(at) {
             return None;
         }
+        // Read after the look at the key, so that the pointer is not older than the move.
         let moved = moves.load();
         let group = match &moved.next {
             Some(next) if moved.group.table.has_moved(at) => next,
@@ -798,6 +837,7 @@ impl Store {
         is_final: bool,
     ) -> Result<(), StoreDenied> {
         for _ in 0..ATTEMPTS {
+            // Denied for another reason, in the table where the key is now.
             if !self.may_have_moved(by) {
                 break;
             }
@@ -809,6 +849,7 @@ impl Store {
                 Some(group) => group.table.key(at),
                 None => self.tables[table].key(at),
             };
+            // The limits of the newer table may be others, and in another order.
             let limit = |table: usize, nth: usize| match &moved[table] {
                 Some(group) => {
                     let id = group.ids.get(nth)?;

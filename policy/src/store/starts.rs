@@ -41,7 +41,7 @@ impl Start {
         (limit.missing() > 0).then(|| Arc::new(start()))
     }
 
-    /// Those of all limits.
+    /// The starts of all limits, in their order.
     pub(super) fn all(starts: impl Iterator<Item = Option<Arc<Self>>>) -> Starts {
         let starts: Starts = starts.collect();
         if starts.iter().all(Option::is_none) {

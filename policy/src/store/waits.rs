@@ -272,6 +272,7 @@ impl Store {
         let Some(queue) = self.queue_of(at) else {
             return take();
         };
+        // Before the queue, so that the denial says that the penalty denies, whoever waits.
         if let Some(penalty) = self.penalty_at(at, now, n) {
             return Err(penalty);
         }
@@ -389,6 +390,7 @@ impl Store {
             } if has_queue(limit) => {}
             _ => return Err(by),
         }
+        // A request must not wait for one limit while another would deny it at the end anyway.
         let mut others = (0..self.seats.len()).filter(|&limit| !has_queue(limit));
         others.try_for_each(|limit| {
             let denied = self.peek(at, limit, now, n);
@@ -423,6 +425,7 @@ impl Store {
             }
             _ => false,
         };
+        // Only what the limits say: whether the queue goes on is decided below.
         self.waits = Waits {
             limits: is.map_or(0, |settings| settings.limits),
             permits: is.map_or(0, |settings| settings.permits),
@@ -434,6 +437,7 @@ impl Store {
             self.waits.queue.clone_from(&old.waits.queue);
             return;
         }
+        // Decisions by the policy of before release to the same words, and serve the old queue only.
         if self.releases {
             let unheard = &mut self.waits.unheard;
             unheard.retain(|token| token.strong_count() > 0);
@@ -465,6 +469,7 @@ impl Store {
                 queue.set_max_permits(to.waits.permits);
                 queue.change(|table| table.0.store.store(Arc::new(to.share())));
             }
+            // Its requests are decided at once, by the limits that they waited for.
             _ => queue.close(),
         }
     }
