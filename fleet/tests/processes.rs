@@ -272,7 +272,8 @@ fn processes_per_processor() -> f64 {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().and_then(|load| load.parse().ok());
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    (load.unwrap_or(0.0) / processors as f64).clamp(1.0, 20.0)
+    let processors = u32::try_from(processors).unwrap_or(1);
+    (load.unwrap_or(0.0) / f64::from(processors)).clamp(1.0, 20.0)
 }
 
 /// Waits for so many seconds after `from`. Then the capacity must be in use, if each process has

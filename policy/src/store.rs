@@ -805,13 +805,13 @@ impl Store {
         // Keys may have moved from the last table, or to another one that several limits share.
         let is_shared = |table: &usize| matches!(key(*table), KeyLimit::Several(_));
         let shared = (0..count).rev().find(is_shared);
-        let denied_by = |table: usize, nth: usize, denied: Denied| match limit(table, nth) {
-            Some(limit) => self.first_denied(at, now, n, (limit, denied)),
-            // A limit that only the policy after a change has.
-            None => {
-                let first = self.limit_at(table, 0).unwrap_or(0);
-                (first, Denied::Crowded { now, permits: n })
+        let denied_by = |table: usize, nth: usize, denied: Denied| {
+            if let Some(limit) = limit(table, nth) {
+                return self.first_denied(at, now, n, (limit, denied));
             }
+            // A limit that only the policy after a change has.
+            let first = self.limit_at(table, 0).unwrap_or(0);
+            (first, Denied::Crowded { now, permits: n })
         };
         if let Some(table) = shared
             && let KeyLimit::Several(key) = key(table)
