@@ -61,8 +61,7 @@ impl fmt::Display for Problem {
             Self::NoValues => f.write_str("needs at least one value"),
             Self::TooManyProperties => write!(
                 f,
-                "is one property too many: all rules together can name {}",
-                MAX_PROPERTIES
+                "is one property too many: all rules together can name {MAX_PROPERTIES}"
             ),
             Self::TooLarge => f.write_str(
                 "need too much memory: list fewer of them, or divide the rules among policies",

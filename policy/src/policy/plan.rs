@@ -118,7 +118,7 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
         refusals.refuse("overrides", problem);
     }
     stored::check(rule, &mut |setting, problem| {
-        refusals.refuse(setting, problem)
+        refusals.refuse(setting, problem);
     });
     let thresholds = plan_thresholds(rule, refusals);
     check_hold(rule, refusals);
