@@ -7,8 +7,7 @@ use core::fmt;
 use core::ops::Deref;
 
 use portcullis_core::{
-    Address, Denied, Key, Limiter, PassedOn, QueueKeys, QueueLimiter, Receipt, Receipts, Timestamp,
-    Waiting,
+    Address, Back, Key, Limiter, LimiterExt, PassedOn, QueueKeys, QueueLimiter, Waiting,
 };
 
 use crate::waiting::wait_list::{Shard, Shards};
@@ -35,35 +34,15 @@ pub trait LimiterSource {
     /// Tells the limiter whether the queue has waiters.
     fn watch(&self, waits: bool);
 
-    /// Releases permits, and returns what the limiter knows about waiters: see
-    /// [`QueueLimiter::release_watched`].
+    /// Releases permits, and returns what the limiter knows about waiters.
     fn release_watched(&self, key: Self::Key, n: u32) -> Waiting;
     /// Passes held permits on to a waiter: see [`QueueLimiter::pass_on`].
     fn pass_on(&self, key: Self::Key, n: u32) -> PassedOn;
 
-    /// Whether a grant has receipts (`notes`) in addition to the one that the lease holds. Only a
-    /// source that has them implements the two methods below, which take and refund with them.
-    const NOTES: bool = false;
-
-    fn take_noted(
-        &self,
-        key: Self::Key,
-        now: Timestamp,
-        n: u32,
-        _notes: &mut Receipts,
-    ) -> Result<Receipt, Denied> {
-        self.at(key).take_at(now, n)
-    }
-
-    fn refund_noted(
-        &self,
-        key: Self::Key,
-        now: Timestamp,
-        n: u32,
-        receipt: Receipt,
-        _notes: Receipts,
-    ) {
-        let _ = self.at(key).refund_at(now, n, receipt);
+    /// Whether a grant may have receipts (`notes`) in addition to the one that the lease holds.
+    #[inline(always)]
+    fn has_notes(&self) -> bool {
+        false
     }
 
     /// Returns whether permits are held that will be released. A source with many limiters returns
@@ -107,12 +86,12 @@ impl<L: QueueLimiter> LimiterSource for Single<L> {
     }
 
     fn watch(&self, waits: bool) {
-        self.0.watch(waits);
+        let _ = self.0.give_back(Back::Watch(waits));
     }
 
     #[inline]
     fn release_watched(&self, (): (), n: u32) -> Waiting {
-        self.0.release_watched(n)
+        self.0.give_back(Back::Release { permits: n }).waiting
     }
 
     #[inline]
@@ -120,20 +99,9 @@ impl<L: QueueLimiter> LimiterSource for Single<L> {
         self.0.pass_on(n)
     }
 
-    const NOTES: bool = L::NOTES;
-
-    fn take_noted(
-        &self,
-        (): (),
-        now: Timestamp,
-        n: u32,
-        notes: &mut Receipts,
-    ) -> Result<Receipt, Denied> {
-        self.0.take_noted_at(now, n, notes)
-    }
-
-    fn refund_noted(&self, (): (), now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) {
-        self.0.refund_noted_at(now, n, receipt, notes);
+    #[inline(always)]
+    fn has_notes(&self) -> bool {
+        !self.0.hints().one_receipt
     }
 
     fn is_held(&self) -> bool {

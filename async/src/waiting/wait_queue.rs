@@ -25,7 +25,7 @@
 //! - **Waiter bits.** The waiter bit of a shard is set while a list of the shard has waiters. A
 //!   request sets the bit and then asks the limiter. A release returns its permits and then reads
 //!   the bit. At least one of the two observes the other. A limiter that keeps a waiter bit in its
-//!   own word ([`watch`](portcullis_core::QueueLimiter::watch)) spares the release this read.
+//!   own word ([`Back::Watch`]) spares the release this read.
 //! - **Pending releases.** While the lock is free and no release is in progress, no released permit
 //!   is left that the head of a wait list could take. A release sets the pending bit of its shard
 //!   and then tries the lock. The holder of the lock reads the pending bits after unlocking, also

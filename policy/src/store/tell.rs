@@ -9,8 +9,8 @@ use core::array;
 use core::cell::Cell;
 
 use portcullis_core::{
-    Address, Denied, DeniedBy, Detail, Key, Limiter, Receipt, Refunds, RefundsBefore, Retry,
-    Timestamp,
+    Address, Denied, DeniedBy, Detail, Key, Limiter, LimiterExt, Receipt, Refunds, RefundsBefore,
+    Retry, Timestamp,
 };
 
 use super::{KeyLimit, Several, Store};

@@ -6,11 +6,12 @@
 //! Outside the lock, permits that an attempt took and gave back, or left behind in a panic, may be
 //! those that a waiter was denied. So the key's waiters are served again after such an attempt.
 
+use core::cell::Cell;
 use core::mem;
 
 use portcullis_core::{
-    Clock, Composable, Denied, Detail, Interval, Limiter, NotGranted, Receipt, Receipts, Retry,
-    Timestamp,
+    Answer, Ask, Back, Clock, Denied, Detail, How, Limiter, NotGranted, Receipt, Receipts, Retry,
+    Tell, Timestamp,
 };
 
 use super::taken::Taken;
@@ -63,23 +64,26 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let limiter = self.source.at(key);
         let mut take = |n| {
             let within = match when {
-                When::Now if limiter.decides_within() => self.clock.interval(),
+                When::Now if limiter.hints().decides_within => self.clock.interval(),
                 _ => None,
             };
-            let decided = within.and_then(|interval| match limiter.as_composable() {
-                Some(composable) => composable.attempt_within(interval, n),
-                None => limiter.take_within(interval, n),
-            });
-            if let Some(decided) = decided {
-                return decided;
+            if let Some(interval) = within {
+                let answer = limiter.decide(Ask::new(interval, n, How::Attempt));
+                if !matches!(answer, Answer::TimeMatters) {
+                    return answer.taken(interval.earliest(), n);
+                }
             }
             // The interval is read first, so that the time is never before it.
             let now = self.time(when);
-            match (notes.as_deref_mut(), limiter.as_composable()) {
-                (Some(notes), _) if Q::Source::NOTES => self.source.take_noted(key, now, n, notes),
-                (_, Some(composable)) => composable.attempt_at(now, n, None),
-                (_, None) => limiter.take_at(now, n),
-            }
+            let ask = Ask::new(now, n, How::Attempt);
+            let answer = match notes.as_deref_mut() {
+                Some(notes) => {
+                    notes.clear();
+                    limiter.decide(ask.telling(Tell::Receipts(notes)))
+                }
+                None => limiter.decide(ask),
+            };
+            answer.taken(now, n)
         };
         if max > min {
             let available = limiter.available_at(self.time(when));
@@ -118,23 +122,15 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         taken
     }
 
-    /// Takes from a key's limiter, as `take_outside_lock` does, at a time that lies in `interval`.
-    /// Returns `None` if it matters where.
+    /// Puts a request to a key's limiter, as `take_outside_lock` does.
     #[inline(always)]
-    pub(crate) fn take_within(
-        &self,
-        key: Key<Q>,
-        interval: Interval,
-        n: u32,
-    ) -> Option<Result<Receipt, Denied>> {
-        let within = || match self.source.at(key).take_within(interval, n) {
-            Some(Ok(receipt)) => Ok(receipt),
-            Some(Err(denied)) => Err(Some(denied)),
-            None => Err(None),
-        };
-        match self.take_outside_lock(key, within) {
-            Ok(receipt) => Some(Ok(receipt)),
-            Err(denied) => denied.map(Err),
+    pub(crate) fn decide(&self, key: Key<Q>, ask: Ask<'_>) -> Answer {
+        let decided = self.take_outside_lock(key, || match self.source.at(key).decide(ask) {
+            granted @ Answer::Granted(_) => Ok(granted),
+            other => Err(other),
+        });
+        match decided {
+            Ok(answer) | Err(answer) => answer,
         }
     }
 
@@ -143,8 +139,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// that was denied in the meantime for lack of them must be served.
     #[inline(always)]
     fn serve_after_denial(&self, key: Key<Q>) {
-        let limiter = self.source.at(key);
-        if limiter.as_composable().is_some_and(Composable::is_composed) {
+        if !self.source.at(key).hints().one_receipt {
             self.grant(key, false);
         }
     }
@@ -184,35 +179,30 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// Informs a key's limiter that a request has ended without a grant.
     #[inline(always)]
     pub(crate) fn not_granted(&self, key: Key<Q>, now: Timestamp, n: u32, why: NotGranted) {
-        if let Some(composable) = self.source.at(key).as_composable() {
-            composable.not_granted(now, n, why);
-        }
+        let permits = n;
+        let back = Back::NotGranted { now, permits, why };
+        let _ = self.source.at(key).give_back(back);
     }
 
     /// Informs a key's limiter that a request was cancelled while it waited.
     #[inline(always)]
     pub(super) fn cancelled(&self, key: Key<Q>, n: u32) {
-        if let Some(composable) = self.source.at(key).as_composable() {
-            composable.cancelled(n);
-        }
+        let back = Back::Cancelled { permits: n };
+        let _ = self.source.at(key).give_back(back);
     }
 }
 
-/// Returns the result of `take`, and what the limiter told of it. If the limiter was not asked,
-/// because requests are ahead or the queue is closed, `look` asks it. `retry` says when to retry.
-pub(crate) fn explained(
-    take: impl FnOnce(&mut Option<Detail>) -> Result<Receipt, Denied>,
+/// Tells what goes with a denial by a queue: what its limiter has told, or what `look` tells of it,
+/// and when the queue says to retry.
+pub(crate) fn tell_denial(
+    seen: &Cell<Option<Detail>>,
+    denied: Denied,
+    retry: Retry,
     look: impl FnOnce() -> Detail,
-    retry: impl FnOnce(Denied) -> Retry,
-) -> (Result<Receipt, Denied>, Detail) {
-    let mut told = None;
-    let taken = take(&mut told);
-    let mut detail = told.unwrap_or_else(look);
-    (detail.decision, detail.retry) = match &taken {
-        Ok(_) => (Ok(()), Retry::At(detail.now)),
-        Err(denied) => (Err(*denied), retry(*denied)),
-    };
-    (taken, detail)
+) {
+    let mut detail = seen.get().unwrap_or_else(look);
+    (detail.decision, detail.retry) = (Err(denied), retry);
+    seen.set(Some(detail));
 }
 
 /// Returns the earliest instant at which a request for `permits` can be granted if `ahead` permits

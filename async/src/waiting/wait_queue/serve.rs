@@ -222,7 +222,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ) -> Result<Grant, Denied> {
         // SAFETY: the head is linked, so it is filled and its request does not change.
         let (key, request) = unsafe { Waiter::asks(head) };
-        let mut notes = Q::Source::NOTES.then_some(Receipts::NONE);
+        let mut notes = self.source.has_notes().then_some(Receipts::NONE);
         let grant = self.attempt(key, request, When::At(at), notes.as_mut())?;
         if let Some(notes) = notes.filter(|_| grant.0 > 0) {
             lists.noted = (head.addr().get(), notes);

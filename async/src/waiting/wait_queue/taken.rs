@@ -3,7 +3,7 @@
 use core::cell::Cell;
 use core::mem;
 
-use portcullis_core::{Clock, Limiter, Receipt, Receipts, Timestamp, Waiting};
+use portcullis_core::{Back, Clock, Limiter, Receipt, Receipts, Timestamp, Waiting};
 
 use super::{Grant, WaitQueue};
 use crate::finally::Finally;
@@ -56,7 +56,7 @@ impl<Q: QueueConfig> Taken<'_, Q> {
                 unless_unwinding(|| wait_queue.refund(key, at, permits, receipt, notes));
             }
         });
-        if Q::Source::NOTES && waiter != 0 {
+        if wait_queue.source.has_notes() && waiter != 0 {
             // The receipts are taken inside the lock without granting anything. A grant before the
             // refund would make the receipts worthless.
             notes.set(wait_queue.lists.lock(|lists| {
@@ -72,16 +72,25 @@ impl<Q: QueueConfig> Taken<'_, Q> {
 }
 
 impl<Q: QueueConfig> WaitQueue<Q> {
-    fn refund(&self, key: Key<Q>, at: Timestamp, permits: u32, receipt: Receipt, notes: Receipts) {
+    fn refund(
+        &self,
+        key: Key<Q>,
+        at: Timestamp,
+        permits: u32,
+        receipt: Receipt,
+        mut notes: Receipts,
+    ) {
         self.give_back(key, |source| {
-            if Q::Source::NOTES {
-                source.refund_noted(key, at, permits, receipt, notes);
-            } else {
-                let _ = source.at(key).refund_at(at, permits, receipt);
-            }
+            let receipts = source.has_notes().then_some(&mut notes);
+            let _ = source.at(key).give_back(Back::Refund {
+                now: at,
+                permits,
+                receipt,
+                receipts,
+            });
             ((), Waiting::Unknown)
         });
-        if Q::Source::NOTES && self.pending.is_any::<Q::Lock>() {
+        if self.source.has_notes() && self.pending.is_any::<Q::Lock>() {
             self.grant_pending(&mut WakeBatch::new());
         }
     }
