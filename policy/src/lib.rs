@@ -254,4 +254,3 @@ pub use stored::{MAX_STORED_KEY_LEN, Stores};
 pub use thresholds::{MAX_THRESHOLD_SEGMENTS, MAX_THRESHOLDS, Threshold};
 #[cfg(feature = "queue")]
 pub use timers::MAX_WAITING;
-

@@ -7,10 +7,10 @@ use core::time::Duration;
 use std::sync::OnceLock;
 
 use http::HeaderMap;
-#[cfg(feature = "metrics")]
-use portcullis_policy::RuleMetrics;
 #[cfg(feature = "queue")]
 use portcullis_counters::StoreError;
+#[cfg(feature = "metrics")]
+use portcullis_policy::RuleMetrics;
 
 use crate::decide::Notes;
 use crate::denial::DenialSettings;

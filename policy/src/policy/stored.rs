@@ -8,12 +8,12 @@ use portcullis_core::{Retry, Timestamp};
 
 use super::active::{Active, Unasked};
 use super::{Decision, Outcome, Policy};
-use portcullis_counters::{Charge, StoreDecision, StoreError};
 use crate::limit::Limit;
 use crate::path::PathRules;
 use crate::request::Request;
 use crate::rule::RuleError;
 use crate::stored::{KeyText, MAX_STORED_KEY_LEN, StoredLimits, Stores, spell};
+use portcullis_counters::{Charge, StoreDecision, StoreError};
 
 impl StoredLimits {
     /// Which override is for the key of a request, and the key; or why no limit is asked.
