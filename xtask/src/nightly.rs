@@ -130,8 +130,8 @@ const COUNTED: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitiz
 /// The variable that sets how many seconds each target is fuzzed.
 const SECONDS: &str = "PORTCULLIS_FUZZ_SECONDS";
 
-/// Fuzzes the targets one after another, a minute each unless [`SECONDS`] says otherwise. New inputs
-/// go to `target/fuzz/found`, and those that fail to `target/fuzz/failed`.
+/// Fuzzes the targets one after another, a minute each unless [`SECONDS`] says otherwise. New
+/// inputs go to `target/fuzz/found`, and those that fail to `target/fuzz/failed`.
 pub(crate) fn fuzz(context: &Context) -> Check {
     let folder = context.target_dir("fuzz");
     let mut build = cargo(context);
