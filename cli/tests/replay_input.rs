@@ -724,7 +724,7 @@ fn the_guide_lists_the_usual_names_of_json() {
     let (table, _) = table.split_once("];\n").unwrap();
     let (_, table) = table.split_once("= [").unwrap();
     let mut rows = 0;
-    for row in table.split("]").filter(|row| row.contains('"')) {
+    for row in table.split(']').filter(|row| row.contains('"')) {
         let mut words = row.split('"').skip(1).step_by(2);
         let role = words.next().unwrap();
         let names = words.collect::<Vec<_>>().join("`, `");

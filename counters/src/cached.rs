@@ -432,7 +432,8 @@ impl All {
     fn undo(&mut self, parts: &[Part<'_>]) {
         for part in parts {
             if let Some(entry) = self.of(part) {
-                // Another call may have begun a new block meanwhile: these permits lapse with theirs.
+                // Another call may have begun a new block meanwhile: these permits lapse with
+                // theirs.
                 if entry.until == part.until {
                     entry.block += part.held;
                 }

@@ -44,7 +44,8 @@ impl<'a> Charge<'a> {
     }
 
     /// Tells other instances what this one learns of the limit's state, if the store has a
-    /// [`SyncChannel`]: see [`CachedStore::with_channel`]. Default: not told.
+    /// [`SyncChannel`](crate::SyncChannel): see
+    /// [`CachedStore::with_channel`](crate::CachedStore::with_channel). Default: not told.
     ///
     /// ```
     /// # use core::time::Duration;

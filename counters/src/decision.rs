@@ -4,7 +4,8 @@ use core::time::Duration;
 
 use portcullis_core::{Retry, Timestamp};
 
-/// What a store decided on one request: the result of [`CounterStore::take`].
+/// What a store decided on one request: the result of
+/// [`CounterStore::take`](crate::CounterStore::take).
 ///
 /// ```
 /// use core::time::Duration;
@@ -49,9 +50,9 @@ pub struct StoreDecision {
 pub enum Origin {
     /// In the store.
     Store,
-    /// In a [`CachedStore`], by what it had learned from its store before.
+    /// In a [`CachedStore`](crate::CachedStore), by what it had learned from its store before.
     Cache,
-    /// In a [`GuardedStore`], because its store had no answer.
+    /// In a [`GuardedStore`](crate::GuardedStore), because its store had no answer.
     Fallback,
 }
 
@@ -89,7 +90,7 @@ impl StoreDecision {
     }
 
     /// Returns what each limit has left after the decision, in the order of the charges. Empty if
-    /// a [`GuardedStore`] has allowed or denied the request without a state.
+    /// a [`GuardedStore`](crate::GuardedStore) has allowed or denied the request without a state.
     #[must_use]
     pub fn left(&self) -> &[Left] {
         &self.left

@@ -378,7 +378,8 @@ impl<S: CounterStore, C: Clock + Send + Sync> GuardedStore<S, C> {
                 is_probed,
                 ..
             } => {
-                // One request at a time finds out: a store that comes back is not met by all of them.
+                // One request at a time finds out: a store that comes back is not met by all of
+                // them.
                 if *is_probed || now < *probe_at {
                     return Err(probe_at.saturating_since(now));
                 }

@@ -55,8 +55,8 @@ impl CounterLimit {
     ///
     /// # Errors
     ///
-    /// [`CounterLimitError`] if the period is not a whole number of microseconds, at least 1, if the
-    /// burst is 0, or if the limit is too large.
+    /// [`CounterLimitError`] if the period is not a whole number of microseconds, at least 1, if
+    /// the burst is 0, or if the limit is too large.
     ///
     /// ```
     /// # use core::time::Duration;

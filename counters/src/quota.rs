@@ -74,7 +74,8 @@ fn taken(values: &[u64]) -> Option<u64> {
     let is_small = |value: &u64| *value <= MAX_UNITS;
     match *values {
         [] => Some(0),
-        // No limit has numbers beyond `MAX_UNITS`. Larger ones are no quota, and sums would overflow.
+        // No limit has numbers beyond `MAX_UNITS`. Larger ones are no quota, and sums would
+        // overflow.
         [0, permit, _, used] if permit > 0 && used <= MAX_UNITS => Some(used.div_ceil(permit)),
         [segments, length, _, ref counts @ ..]
             if length > 0

@@ -28,7 +28,7 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 
 /// A place that keeps counters and quotas, for one caller or for many.
 ///
-/// See the [module](self) for the terms. All methods are atomic: no caller sees a part of one. An
+/// See the [crate](crate) for the terms. All methods are atomic: no caller sees a part of one. An
 /// implementation of the user's own writes five of them, and may override
 /// [`take`](Self::take) and [`take_many`](Self::take_many) if the store can decide in one step.
 ///

@@ -237,7 +237,7 @@ impl<'q, P: Permits, C: Timer, W> Jobs<'q, P, C, W> {
     /// each operation is released as soon as there are permits for it.
     ///
     /// The limiter determines how much is released at once. Use a limiter whose burst is what the
-    /// rate allows in an interval, as that of a [`Pace`].
+    /// rate allows in an interval, as that of a [`Pace`](crate::Pace).
     ///
     /// ```
     /// # use core::time::Duration;

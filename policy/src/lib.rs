@@ -46,7 +46,8 @@
 //!   is reported and for a time after.
 //! - [`Statistics`] count decisions: of each rule, of the most denied keys, and of resources.
 //! - A [`Hold`] is a decision on an estimated cost, which is settled when the cost is known.
-//! - A [`CounterStore`](portcullis_counters::CounterStore) keeps the state of limits outside a policy.
+//! - A [`CounterStore`](portcullis_counters::CounterStore) keeps the state of limits outside a
+//!   policy.
 //! - A rule can have the state of its limits in such a store, by name:
 //!   [`Policy::decide_stored_at`] asks it.
 //! - A [queue](Limit::queue) of a limit lets requests wait for permits: `Policy::acquire`.

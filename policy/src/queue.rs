@@ -34,7 +34,7 @@ pub use self::stored::{Acquired, Asking, OwnedStoredDecision};
 impl Policy {
     /// Sets the timers of the queues in which requests wait: `create` is called for each queue, and
     /// once for the time of the policy. All timers that it returns must tell the same time. The
-    /// default is a [`ThreadTimer`], which works with any executor.
+    /// default is a [`ThreadTimer`](portcullis_async::ThreadTimer), which works with any executor.
     ///
     /// The timers drive the queues: when permits are due, a timer makes the grants, and no request
     /// that waits has to be polled for them. So each timer must be a [`ReentrantTimer`], which may
@@ -80,7 +80,7 @@ impl Policy {
     }
 
     /// Decides a request, and takes its permits if it is allowed. If only limits with a
-    /// [queue](Limit::queue) deny it, it waits until they have its permits.
+    /// [queue](crate::Limit::queue) deny it, it waits until they have its permits.
     ///
     /// The request is decided by this call. The future waits, and does not borrow the request: the
     /// request enters the queue at the first poll. Drop the future to cancel the request. A request

@@ -524,7 +524,8 @@ impl Store {
         taken
     }
 
-    /// Takes `n` permits from each limit, or from none, as `how` says. The one question of a policy.
+    /// Takes `n` permits from each limit, or from none, as `how` says. The one question of a
+    /// policy.
     #[inline]
     pub(crate) fn decide(
         &self,
@@ -536,7 +537,9 @@ impl Store {
         let take = |how: &mut How<'_>| match how {
             How::Explain(explanation) => self.take_explained(at, now, n, explanation),
             How::Hold(held) => self.take_held(at, now, n, held),
-            _ => self.take(at, now, n),
+            How::Take => self.take(at, now, n),
+            #[cfg(feature = "queue")]
+            How::OrWait(_) => self.take(at, now, n),
         };
         #[cfg(feature = "queue")]
         return match how {
@@ -601,9 +604,9 @@ impl Store {
         Ok(())
     }
 
-    /// Takes `n` permits from each limit, or from none, and tells. A denial starts the penalty if it
-    /// `is_final`. Returns also whether what was told is of this take: it is not if the permits were
-    /// taken from tables that the key has moved to, which other limits may share.
+    /// Takes `n` permits from each limit, or from none, and tells. A denial starts the penalty if
+    /// it `is_final`. Returns also whether what was told is of this take: it is not if the permits
+    /// were taken from tables that the key has moved to, which other limits may share.
     #[inline(always)]
     fn take_and_tell(
         &self,
@@ -736,10 +739,11 @@ impl Store {
         })
     }
 
-    /// Takes `n` permits from each limit, or from none, in the tables of this store. A denial starts
-    /// the penalty if it `is_final`.
+    /// Takes `n` permits from each limit, or from none, in the tables of this store. A denial
+    /// starts the penalty if it `is_final`.
     //
-    // Inlined, with `take_any` and the two ways of `Tell`, so that a caller pays only for what it tells.
+    // Inlined, with `take_any` and the two ways of `Tell`, so that a caller pays only for what it
+    // tells.
     #[inline(always)]
     fn take_noted(
         &self,

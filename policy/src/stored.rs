@@ -10,8 +10,9 @@
 //! ```
 //!
 //! **Ids.** `{RULE:KEY}N` is the limit `N` of a rule for a key. In a Redis cluster, the text in
-//! braces makes all limits of a request lie in one slot. The key is what [`KeyOf`](crate::key::KeyOf) hashes, byte by
-//! byte, so that all processes have the same ids and no two keys have one.
+//! braces makes all limits of a request lie in one slot. The key is what
+//! [`KeyOf`](crate::key::KeyOf) hashes, byte by byte, so that all processes have the same ids and
+//! no two keys have one.
 
 use core::fmt::{self, Write as _};
 use core::hash::Hasher;
@@ -26,7 +27,8 @@ use crate::request::Kind;
 use crate::rule::{Rule, RuleError};
 
 /// The longest key of a request for a rule with a store, in bytes, with a few bytes for each part
-/// of the key. A request with a longer one is denied as [`Outcome::Unidentified`](crate::Outcome::Unidentified).
+/// of the key. A request with a longer one is denied as
+/// [`Outcome::Unidentified`](crate::Outcome::Unidentified).
 pub const MAX_STORED_KEY_LEN: usize = 1_024;
 
 /// Counter stores by name, for rules that are [stored](Rule::stored_in) in one of them.

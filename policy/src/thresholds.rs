@@ -38,12 +38,14 @@ const MOST: u64 = u32::MAX as u64;
 
 type Window = SlidingWindow<{ MAX_THRESHOLD_SEGMENTS as usize }>;
 
-/// A threshold of a [`Rule`](crate::Rule): so much activity within a window of time puts a decision in force.
+/// A threshold of a [`Rule`](crate::Rule): so much activity within a window of time puts a decision
+/// in force.
 ///
 /// A decision is a name of the user's choice, such as `throttle`, `deny` or `captcha`. It is
-/// advice: the caller asks which decisions are in force ([`in_force_at`](crate::Policy::in_force_at)), and acts on
-/// them. The limits of a rule do not look at its thresholds, and thresholds do not count requests:
-/// activity is what the caller reports ([`report_at`](crate::Policy::report_at)), also after the fact.
+/// advice: the caller asks which decisions are in force
+/// ([`in_force_at`](crate::Policy::in_force_at)), and acts on them. The limits of a rule do not
+/// look at its thresholds, and thresholds do not count requests: activity is what the caller
+/// reports ([`report_at`](crate::Policy::report_at)), also after the fact.
 ///
 /// A rule may have several thresholds. Those with the same window and segments share one count.
 /// Several decisions may be in force at once.

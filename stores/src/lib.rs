@@ -1,8 +1,8 @@
 //! The connection of stores to a Redis server: one place for its settings, its time limits and its
 //! errors.
 //!
-//! The counter stores of `portcullis-counters` and the stores of leases of `portcullis-fleet` are on
-//! it. They re-export [`RedisSettings`], which is all that their users need. The rest is for who
+//! The counter stores of `portcullis-counters` and the stores of leases of `portcullis-fleet` are
+//! on it. They re-export [`RedisSettings`], which is all that their users need. The rest is for who
 //! writes another store on a Redis server.
 //!
 //! A store knows its keys, its scripts, and what an answer of the server means. A connection knows

@@ -66,8 +66,8 @@ pub trait Decide: Send + Sync + 'static {
     /// Makes the replies to denied requests, before the first request is judged.
     fn prepare(&mut self, settings: &DenialSettings);
 
-    /// Takes the [cost](Question::cost) of a request. Returns what was taken, or `None` if nothing of
-    /// it needs to be kept.
+    /// Takes the [cost](Question::cost) of a request. Returns what was taken, or `None` if nothing
+    /// of it needs to be kept.
     ///
     /// Permits that may have to be [returned](Taking::Returnable) are always kept. Permits taken
     /// [for good](Taking::ForGood) only if they return by release.

@@ -97,8 +97,8 @@ pub(crate) fn miri(context: &Context) -> Check {
     Ok(all.join(", "))
 }
 
-/// Runs the tests of the async library and of shared memory under ThreadSanitizer and
-/// AddressSanitizer, which also finds leaks.
+/// Runs the tests of the async library and of shared memory under `ThreadSanitizer` and
+/// `AddressSanitizer`, which also finds leaks.
 pub(crate) fn sanitize(context: &Context) -> Check {
     let mut all = Vec::new();
     for sanitizer in ["thread", "address"] {
@@ -121,7 +121,7 @@ pub(crate) fn sanitize(context: &Context) -> Check {
     Ok(all.join(", "))
 }
 
-/// What the fuzzer needs in the code of a target: counters, comparisons, and AddressSanitizer.
+/// What the fuzzer needs in the code of a target: counters, comparisons, and `AddressSanitizer`.
 const COUNTED: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Cdebug-assertions \
@@ -130,8 +130,8 @@ const COUNTED: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitiz
 /// The variable that sets how many seconds each target is fuzzed.
 const SECONDS: &str = "PORTCULLIS_FUZZ_SECONDS";
 
-/// Fuzzes the targets one after another, a minute each unless [`SECONDS`] says otherwise. New inputs
-/// go to `target/fuzz/found`, and those that fail to `target/fuzz/failed`.
+/// Fuzzes the targets one after another, a minute each unless [`SECONDS`] says otherwise. New
+/// inputs go to `target/fuzz/found`, and those that fail to `target/fuzz/failed`.
 pub(crate) fn fuzz(context: &Context) -> Check {
     let folder = context.target_dir("fuzz");
     let mut build = cargo(context);

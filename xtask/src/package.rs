@@ -4,6 +4,7 @@
 //! are unpacked side by side into a workspace, in which each takes the place of the published one.
 //! There they compile with all features, and so do the tests that they contain.
 
+use core::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -53,7 +54,7 @@ pub(crate) fn check(context: &Context) -> Check {
         if !faults.is_empty() {
             return Err(format!("{name}: {}", faults.join("; ")));
         }
-        workspace += &format!("{name} = {{ path = \"{name}-{version}\" }}\n");
+        let _ = writeln!(workspace, "{name} = {{ path = \"{name}-{version}\" }}");
     }
     let write = |name: &str, text: &str| {
         fs::write(folder.join(name), text).map_err(|error| format!("{name}: {error}"))

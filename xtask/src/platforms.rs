@@ -23,8 +23,8 @@ const SYSTEMS: [&str; 9] = [
 /// The libraries. Elsewhere than on Linux, `portcullis-shm` is empty.
 const LIBRARIES: [&str; 7] = ["core", "async", "policy", "tower", "fleet", "jobs", "shm"];
 
-/// A system with 32-bit pointers, for which `portcullis-shm` is not made: the locks of processes lie
-/// at an offset that a file there does not have.
+/// A system with 32-bit pointers, for which `portcullis-shm` is not made: the locks of processes
+/// lie at an offset that a file there does not have.
 const NARROW: &str = "i686-unknown-linux-gnu";
 
 /// Features without a server, and without types of a web framework.

@@ -6,7 +6,7 @@
 //! manifest does not name.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::command::{self, Check};
 use crate::context::Context;
@@ -100,10 +100,10 @@ fn write(root: &Path, folder: &Path, programs: &[Program]) -> Result<(), String>
         "[workspace]\nresolver = \"2\"\nmembers = [{}]\n",
         names.join(", ")
     );
-    file(folder.join("Cargo.toml"), &workspace)?;
+    file(&folder.join("Cargo.toml"), &workspace)?;
     let lock = root.join("Cargo.lock");
     let versions = fs::read_to_string(&lock).map_err(|e| format!("{}: {e}", lock.display()))?;
-    file(folder.join("Cargo.lock"), &versions)?;
+    file(&folder.join("Cargo.lock"), &versions)?;
     for program in programs {
         let name = program.name();
         let here = format!("\"{}/", root.display());
@@ -111,21 +111,19 @@ fn write(root: &Path, folder: &Path, programs: &[Program]) -> Result<(), String>
         let manifest = format!(
             "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n{dependencies}"
         );
-        file(folder.join(&name).join("Cargo.toml"), &manifest)?;
-        file(
-            folder.join(&name).join("src").join(program.file()),
-            &program.text,
-        )?;
+        let package = folder.join(&name);
+        file(&package.join("Cargo.toml"), &manifest)?;
+        file(&package.join("src").join(program.file()), &program.text)?;
     }
     Ok(())
 }
 
-fn file(path: PathBuf, text: &str) -> Result<(), String> {
+fn file(path: &Path, text: &str) -> Result<(), String> {
     let say = |error| format!("{}: {error}", path.display());
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(say)?;
     }
-    fs::write(&path, text).map_err(say)
+    fs::write(path, text).map_err(say)
 }
 
 #[cfg(test)]

@@ -443,7 +443,8 @@ impl Contents {
         found.filter(|of| of.member == member).map(|of| of.lease)
     }
 
-    /// Returns what the member has but does not name: what was granted now, or by an answer that was lost.
+    /// Returns what the member has but does not name: what was granted now, or by an answer that
+    /// was lost.
     fn granted(&self, request: &Exchange, lease: i64) -> Vec<PartitionLease> {
         let is_new = |held: &PartitionLease| {
             !request.renew.contains(held) && !request.release.contains(held)

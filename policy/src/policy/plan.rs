@@ -1,7 +1,8 @@
 //! Checks the settings of rules, and creates their state.
 //!
 //! All rules are checked before the first table is made, so that a policy that is refused costs no
-//! memory, and its user sees all errors at once. A [`Plan`] has what a rule's state is created from.
+//! memory, and its user sees all errors at once. A [`Plan`] has what a rule's state is created
+//! from.
 
 use std::collections::HashSet;
 use std::sync::Arc;

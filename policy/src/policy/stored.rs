@@ -103,12 +103,12 @@ impl Answers {
 }
 
 impl Policy {
-    /// Gives the rules that are [stored](Rule::stored_in) their stores.
+    /// Gives the rules that are [stored](crate::Rule::stored_in) their stores.
     ///
     /// # Errors
     ///
-    /// Each rule whose store is not among them, or that is [synced](Rule::synced) and whose store
-    /// has no channel, and each limit that its store [does not support](CounterStore::supports).
+    /// Each rule whose store is not among them, or that is [synced](crate::Rule::synced) and whose store
+    /// has no channel, and each limit that its store [does not support](portcullis_counters::CounterStore::supports).
     ///
     /// ```
     /// # use portcullis_core::MonotonicClock;
@@ -145,7 +145,7 @@ impl Policy {
     }
 
     /// Decides a request at `now`, as [`decide_at`](Self::decide_at) does, and asks the stores of
-    /// rules that are [stored](Rule::stored_in). If no such rule applies, the future is ready at
+    /// rules that are [stored](crate::Rule::stored_in). If no such rule applies, the future is ready at
     /// once.
     ///
     /// The request takes [`cost`](Request::cost) permits from each limit of the rule that decides,
@@ -158,8 +158,8 @@ impl Policy {
     /// # Errors
     ///
     /// [`StoreError`] if the store of the rule that decides has no answer. A
-    /// [`GuardedStore`](portcullis_counters::GuardedStore) decides instead. An error of the store of a
-    /// shadow rule is ignored.
+    /// [`GuardedStore`](portcullis_counters::GuardedStore) decides instead. An error of the store
+    /// of a shadow rule is ignored.
     ///
     /// **Cancellation.** If the future is dropped, the store may have taken the permits or not.
     ///

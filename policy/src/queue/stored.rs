@@ -102,8 +102,8 @@ impl Asking<'_> {
     /// # Errors
     ///
     /// [`StoreError`] if the store of the rule that decides has no answer. A
-    /// [`GuardedStore`](portcullis_counters::GuardedStore) decides instead. An error of the store of a
-    /// shadow rule is ignored.
+    /// [`GuardedStore`](portcullis_counters::GuardedStore) decides instead. An error of the store
+    /// of a shadow rule is ignored.
     ///
     /// **Cancellation.** If the future is dropped, the store may have taken the permits or not.
     /// They are permits of limits by rate, which return by time.

@@ -794,8 +794,8 @@ impl Store {
     /// Whether the reason of a denial may be that a key has moved.
     #[inline]
     pub(super) fn may_have_moved(&self, by: StoreDenied) -> bool {
-        // A slot that its key has left answers `Crowded`, as a full table does. Only a table whose keys
-        // have moved has the pointer, so a table that is just full costs no second take.
+        // A slot that its key has left answers `Crowded`, as a full table does. Only a table whose
+        // keys have moved has the pointer, so a table that is just full costs no second take.
         matches!(by.denied, Denied::Crowded { .. })
             && by.limit.is_some_and(|limit| {
                 let table = self.seats[limit].table;

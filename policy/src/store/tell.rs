@@ -2,8 +2,8 @@
 //!
 //! [`How`] is what a policy asks of a store: to take, to explain, to hold, or to let the request
 //! wait. [`Tell`] is what the take from each limit tells then. It is one value for all of them, so
-//! that there is one way through the tables: a take that tells nothing goes the same way as one that
-//! tells all, and denies for the same reason.
+//! that there is one way through the tables: a take that tells nothing goes the same way as one
+//! that tells all, and denies for the same reason.
 
 use core::array;
 use core::cell::Cell;

@@ -454,7 +454,8 @@ impl Store {
             self.waits.queue.clone_from(&old.waits.queue);
             return;
         }
-        // Decisions by the policy of before release to the same words, and serve the old queue only.
+        // Decisions by the policy of before release to the same words, and serve the old queue
+        // only.
         if self.releases {
             let unheard = &mut self.waits.unheard;
             unheard.retain(|token| token.strong_count() > 0);

@@ -10,8 +10,8 @@ use portcullis_policy::Policy;
 #[cfg(feature = "live")]
 use portcullis_policy::{LivePolicy, LoadedPolicy, SharedPolicy};
 
-/// Where a policy that judges requests is read: an [`Arc`] of a [`Policy`], or a `LivePolicy`, whose
-/// policy may be swapped. Sealed.
+/// Where a policy that judges requests is read: an [`Arc`] of a [`Policy`], or a `LivePolicy`,
+/// whose policy may be swapped. Sealed.
 pub trait PolicyHandle: sealed::Handle {}
 
 /// What [`ByPolicy::new`](super::ByPolicy::new) takes: a [`Policy`], or a [`PolicyHandle`]. Sealed.

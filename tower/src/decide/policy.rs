@@ -29,8 +29,8 @@ use super::stated;
 use crate::denial::{Denial, DenialSettings, Replies};
 use crate::head::RequestHead;
 
-/// Judges requests by a [`Policy`]: one that is fixed, or a `LivePolicy`, which may be swapped at any
-/// time.
+/// Judges requests by a [`Policy`]: one that is fixed, or a `LivePolicy`, which may be swapped at
+/// any time.
 ///
 /// ```
 /// use portcullis_policy::{Key, Policy, Rule};
