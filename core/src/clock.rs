@@ -205,7 +205,7 @@ impl<L, C> Clocked<L, C> {
 
 impl<L: Limiter, C: Clock> Clocked<L, C> {
     /// Takes `n` permits at the clock's current time: see
-    /// [`LimiterExt::try_acquire_at`](crate::LimiterExt::try_acquire_at).
+    /// [`LimiterExt::try_acquire_at`].
     ///
     /// # Errors
     ///

@@ -554,8 +554,8 @@ impl<L: Limiter> Limiter for Spy<L> {
         returned
     }
 
+    /// Without a panic: the checks between the steps ask this, too.
     fn read(&self, read: Read<'_>) -> Reading {
-        strike(Site::LimiterIsAsked);
         self.limiter().read(read)
     }
 
@@ -576,9 +576,9 @@ impl<L: Limiter> Limiter for Spy<L> {
         }
     }
 
-    /// Asked without a strike: it is read to describe a failure.
-    fn capacity(&self) -> u64 {
-        self.limiter().capacity()
+    fn available_at(&self, now: Timestamp) -> u64 {
+        strike(Site::LimiterIsAsked);
+        self.limiter().available_at(now)
     }
 }
 
