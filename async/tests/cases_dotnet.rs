@@ -15,9 +15,9 @@ use std::thread;
 
 use portcullis_async::{Acquire, KeyedQueue, Next, Order, Queue, QueueCounts, Rejected};
 use portcullis_core::{
-    Concurrency, ConcurrencyRules, Counted, Denied, FixedWindow, Idle, Keyed, Lease, Limiter,
-    LimiterExt, Line, ManualClock, QueueKeys, QueueLimiter, Rate, Receipt, Refund, Retry, Seed,
-    SlidingWindow, Timestamp, TokenBucket, TokenBucketRules,
+    Answer, Ask, Back, Concurrency, ConcurrencyRules, Counted, Denied, FixedWindow, Idle, Keyed,
+    Lease, Limiter, LimiterExt, Line, ManualClock, QueueKeys, QueueLimiter, Rate, Read, Reading,
+    Receipt, Retry, Returned, Seed, SlidingWindow, Timestamp, TokenBucket, TokenBucketRules,
 };
 use support::{Hand, Task, now};
 
@@ -600,25 +600,21 @@ mod chained_limiter_tests {
     }
 
     impl<L: QueueLimiter> Limiter for Track<L> {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            let (now, n) = (ask.now(), ask.permits());
+            if ask.is_look() {
+                return ask.looked(self.available_at(now), || u64::MAX);
+            }
             self.1.set(self.1.get() + 1);
-            self.0.take_at(now, n)
+            self.0.take_at(now, n).into()
         }
 
-        fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-            self.0.refund_at(now, n, receipt)
+        fn give_back(&self, back: Back<'_>) -> Returned {
+            self.0.give_back(back)
         }
 
-        fn release(&self, n: u32) {
-            self.0.release(n);
-        }
-
-        fn available_at(&self, now: Timestamp) -> u64 {
-            self.0.available_at(now)
-        }
-
-        fn capacity(&self) -> u64 {
-            self.0.capacity()
+        fn read(&self, read: Read<'_>) -> Reading {
+            self.0.read(read)
         }
 
         fn retry(&self, denied: Denied) -> Retry {
@@ -628,46 +624,45 @@ mod chained_limiter_tests {
 
     impl<L: QueueLimiter> QueueLimiter for Track<L> {
         const SHARED: bool = L::SHARED;
-
-        const NOTES: bool = false;
-
-        fn held(&self) -> u64 {
-            self.0.held()
-        }
-
-        fn watch(&self, waits: bool) {
-            self.0.watch(waits);
-        }
     }
 
     /// Two limits as one limiter: both or none.
     struct Both<A, B>(A, B);
 
     impl<A: QueueLimiter, B: QueueLimiter> Limiter for Both<A, B> {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-            let first = self.0.take_at(now, n)?;
-            self.1
-                .take_at(now, n)
-                .inspect_err(|_| _ = self.0.refund_at(now, n, first))?;
-            Ok(Receipt::NONE)
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            let (now, n) = (ask.now(), ask.permits());
+            if ask.is_look() {
+                return ask.looked(self.available_at(now), || u64::MAX);
+            }
+            self.take(now, n).into()
         }
 
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> Refund {
-            self.release(n);
-            Refund { permits: 0, rest }
+        fn give_back(&self, back: Back<'_>) -> Returned {
+            match back {
+                Back::Release { permits: n } => {
+                    self.1.release(n);
+                    self.0.release(n);
+                    Returned::NOTHING
+                }
+                Back::Refund {
+                    permits, receipt, ..
+                } => {
+                    self.release(permits);
+                    receipt.refunded(0).into()
+                }
+                _ => Returned::NOTHING,
+            }
         }
 
-        fn release(&self, n: u32) {
-            self.1.release(n);
-            self.0.release(n);
-        }
-
-        fn available_at(&self, now: Timestamp) -> u64 {
-            self.0.available_at(now).min(self.1.available_at(now))
-        }
-
-        fn capacity(&self) -> u64 {
-            self.0.capacity().min(self.1.capacity())
+        fn read(&self, read: Read<'_>) -> Reading {
+            let now = read.now();
+            Reading {
+                available: self.0.available_at(now).min(self.1.available_at(now)),
+                capacity: self.0.capacity().min(self.1.capacity()),
+                idle: Idle::InUse,
+                held: self.0.held().max(self.1.held()),
+            }
         }
 
         fn retry(&self, denied: Denied) -> Retry {
@@ -680,16 +675,18 @@ mod chained_limiter_tests {
         }
     }
 
+    impl<A: QueueLimiter, B: QueueLimiter> Both<A, B> {
+        fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+            let first = self.0.take_at(now, n)?;
+            self.1
+                .take_at(now, n)
+                .inspect_err(|_| _ = self.0.refund_at(now, n, first))?;
+            Ok(Receipt::NONE)
+        }
+    }
+
     impl<A: QueueLimiter, B: QueueLimiter> QueueLimiter for Both<A, B> {
         const SHARED: bool = A::SHARED || B::SHARED;
-
-        const NOTES: bool = false;
-
-        fn held(&self) -> u64 {
-            self.0.held().max(self.1.held())
-        }
-
-        fn watch(&self, _: bool) {}
     }
 
     /// .NET `AcquireAsyncWorksWithSingleLimiter`, and `AcquireAsyncWorksWithMultipleLimiters`.

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use portcullis_async::{Next, Rejected};
 use portcullis_core::{
-    AllOf, Concurrency, Denied, FixedWindow, Idle, Limiter, LimiterExt, QueueLimiter, Rate,
-    Receipt, Replenishing, Retry, Timestamp, TokenBucket,
+    AllOf, Answer, Ask, Back, Concurrency, Denied, FixedWindow, Idle, Limiter, LimiterExt,
+    QueueLimiter, Rate, Read, Reading, Receipt, Replenishing, Retry, Returned, Timestamp,
+    TokenBucket,
 };
 use support::{SECOND, START, Task, available, newest_first, now, permits, queue};
 
@@ -21,29 +22,36 @@ struct Switch {
 }
 
 impl Limiter for Switch {
-    fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, permits) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            return ask.looked(self.available_at(now), || u64::MAX);
+        }
         self.most.fetch_max(permits, Ordering::Relaxed);
-        if self.on.load(Ordering::Relaxed) {
+        Answer::from(if self.on.load(Ordering::Relaxed) {
             Ok(Receipt::NONE)
         } else {
             Err(Denied::Refused { now, permits })
+        })
+    }
+
+    fn give_back(&self, _: Back<'_>) -> Returned {
+        Returned::NOTHING
+    }
+
+    fn read(&self, _: Read<'_>) -> Reading {
+        Reading {
+            available: if self.on.load(Ordering::Relaxed) {
+                u64::MAX
+            } else {
+                0
+            },
+            capacity: u64::MAX,
+            idle: Idle::InUse,
+            held: 0,
         }
     }
 
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
-    }
-
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, _: Timestamp) -> u64 {
-        if self.on.load(Ordering::Relaxed) {
-            u64::MAX
-        } else {
-            0
-        }
-    }
     fn retry(&self, _: Denied) -> Retry {
         Retry::After(SECOND)
     }
@@ -51,14 +59,6 @@ impl Limiter for Switch {
 
 impl QueueLimiter for Switch {
     const SHARED: bool = false;
-
-    const NOTES: bool = false;
-
-    fn held(&self) -> u64 {
-        0
-    }
-
-    fn watch(&self, _: bool) {}
 }
 
 #[test]
@@ -120,25 +120,32 @@ fn the_limiter_is_not_asked_for_waiters_behind_the_head() {
 struct Both(Concurrency, TokenBucket);
 
 impl Limiter for Both {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let receipt = self.0.take_at(now, n)?;
-        self.1
-            .take_at(now, n)
-            .inspect_err(|_| Limiter::release(&self.0, n))
-            .map(|_| receipt)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            return ask.looked(self.available_at(now), || u64::MAX);
+        }
+        self.take(now, n).into()
     }
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Refund {
+                permits, receipt, ..
+            } => {
+                self.release(permits);
+                receipt.refunded(0).into()
+            }
+            back => self.0.give_back(back),
+        }
     }
-    fn release(&self, n: u32) {
-        Limiter::release(&self.0, n);
-    }
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.0.available_at(now).min(self.1.available_at(now))
-    }
-    fn capacity(&self) -> u64 {
-        Limiter::capacity(&self.0).min(self.1.capacity())
+    fn read(&self, read: Read<'_>) -> Reading {
+        let now = read.now();
+        Reading {
+            available: self.0.available_at(now).min(self.1.available_at(now)),
+            capacity: Limiter::capacity(&self.0).min(self.1.capacity()),
+            idle: Idle::InUse,
+            held: 0,
+        }
     }
     fn retry(&self, denied: Denied) -> Retry {
         self.release_or_now(denied)
@@ -146,16 +153,18 @@ impl Limiter for Both {
     }
 }
 
+impl Both {
+    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let receipt = self.0.take_at(now, n)?;
+        self.1
+            .take_at(now, n)
+            .inspect_err(|_| Limiter::release(&self.0, n))
+            .map(|_| receipt)
+    }
+}
+
 impl QueueLimiter for Both {
     const SHARED: bool = false;
-
-    const NOTES: bool = false;
-
-    fn held(&self) -> u64 {
-        0
-    }
-
-    fn watch(&self, _: bool) {}
 }
 
 impl Both {
@@ -291,21 +300,28 @@ fn permits_refunded_by_a_denied_request_are_granted() {
     /// Agrees in the look, and lets a request queue before the take.
     struct QueuesInBetween<F>(F);
     impl<F: Fn()> Limiter for QueuesInBetween<F> {
-        fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            let (now, permits) = (ask.now(), ask.permits());
+            if ask.is_look() {
+                return ask.granted(Receipt::NONE);
+            }
             (self.0)();
-            Err(Denied::Refused { now, permits })
+            Answer::Denied(Denied::Refused { now, permits })
         }
 
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
+        fn give_back(&self, _: Back<'_>) -> Returned {
+            Returned::NOTHING
         }
 
-        fn release(&self, _: u32) {}
-
-        fn available_at(&self, _: Timestamp) -> u64 {
-            u64::MAX
+        fn read(&self, _: Read<'_>) -> Reading {
+            Reading {
+                available: u64::MAX,
+                capacity: u64::MAX,
+                idle: Idle::InUse,
+                held: 0,
+            }
         }
+
         fn retry(&self, _: Denied) -> Retry {
             Retry::After(SECOND)
         }

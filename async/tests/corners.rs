@@ -8,8 +8,8 @@ use std::thread;
 
 use portcullis_async::{Acquire, KeyedQueue, NoTimer, Queue, Rejected, ThreadTimer, Timer};
 use portcullis_core::{
-    Clock, Concurrency, ConcurrencyRules, Denied, Keyed, Lease, Limiter, Line, MonotonicClock,
-    QueueLimiter, Receipt, Retry, Seed, Timestamp,
+    Answer, Ask, Back, Clock, Concurrency, ConcurrencyRules, Denied, Keyed, Lease, Limiter, Line,
+    MonotonicClock, QueueLimiter, Read, Reading, Retry, Returned, Seed,
 };
 use support::{Hand, START, Shared, Task, available, now, permits, queue, waker};
 
@@ -65,22 +65,30 @@ fn a_partial_request_takes_the_minimum_if_the_limiter_grants_less_than_it_report
     /// Reports more than it grants at once.
     struct Boasts(Concurrency);
     impl Limiter for Boasts {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-            if n > 2 {
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            let (now, n) = (ask.now(), ask.permits());
+            if ask.is_look() {
+                return ask.looked(self.available_at(now), || u64::MAX);
+            }
+            Answer::from(if n > 2 {
                 Err(Denied::Exhausted { now, permits: n })
             } else {
                 self.0.take_at(now, n)
+            })
+        }
+        fn give_back(&self, back: Back<'_>) -> Returned {
+            match back {
+                Back::Refund {
+                    permits, receipt, ..
+                } => {
+                    self.release(permits);
+                    receipt.refunded(0).into()
+                }
+                back => self.0.give_back(back),
             }
         }
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
-        }
-        fn release(&self, n: u32) {
-            Limiter::release(&self.0, n);
-        }
-        fn available_at(&self, now: Timestamp) -> u64 {
-            self.0.available_at(now)
+        fn read(&self, read: Read<'_>) -> Reading {
+            self.0.read(read)
         }
         fn retry(&self, denied: Denied) -> Retry {
             Limiter::retry(&self.0, denied)
@@ -88,14 +96,6 @@ fn a_partial_request_takes_the_minimum_if_the_limiter_grants_less_than_it_report
     }
     impl QueueLimiter for Boasts {
         const SHARED: bool = false;
-
-        const NOTES: bool = false;
-
-        fn held(&self) -> u64 {
-            0
-        }
-
-        fn watch(&self, _: bool) {}
     }
 
     let queue = queue(Boasts(Concurrency::new(9)), 99);

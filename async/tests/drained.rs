@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use portcullis_async::{Drained, KeyedQueue, Next, Order, Queue, Rejected};
 use portcullis_core::{
-    AllOf, Concurrency, Denied, Keyed, KeyedArray, Limiter, ManualClock, QueueKeys, QueueLimiter,
-    Rate, Receipt, Retry, Timestamp, TokenBucket,
+    AllOf, Answer, Ask, Back, Concurrency, Denied, Keyed, KeyedArray, Limiter, LimiterExt,
+    ManualClock, QueueKeys, QueueLimiter, Rate, Read, Reading, Retry, Returned, TokenBucket,
 };
 use support::random::Random;
 use support::{
@@ -376,21 +376,15 @@ static LOOKS: AtomicUsize = AtomicUsize::new(0);
 struct Looked(Concurrency);
 
 impl Limiter for Looked {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.0.take_at(now, n)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.0.decide(ask)
     }
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.0.available_at(now)
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.0.give_back(back)
     }
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
-    }
-    fn release(&self, n: u32) {
-        self.0.release(n);
-    }
-    fn idle_at(&self, now: Timestamp) -> portcullis_core::Idle {
-        self.0.idle_at(now)
+    fn read(&self, read: Read<'_>) -> Reading {
+        LOOKS.fetch_add(1, Ordering::Relaxed);
+        self.0.read(read)
     }
     fn retry(&self, denied: Denied) -> Retry {
         self.0.retry(denied)
@@ -399,15 +393,6 @@ impl Limiter for Looked {
 
 impl QueueLimiter for Looked {
     const SHARED: bool = false;
-
-    const NOTES: bool = false;
-
-    fn watch(&self, _: bool) {}
-
-    fn held(&self) -> u64 {
-        LOOKS.fetch_add(1, Ordering::Relaxed);
-        self.0.held()
-    }
 }
 
 #[test]
@@ -418,6 +403,8 @@ fn after_close_all_releases_together_look_at_each_slot_at_most_twice() {
     let mut held: Vec<_> = (0..500)
         .map(|key| now(queue.acquire(&key, 1)).unwrap())
         .collect();
+    // Claims look at slots, too.
+    LOOKS.store(0, Ordering::Relaxed);
     queue.close();
     let drained = Task::waiting(queue.drained());
     let mut random = Random::new(3);

@@ -15,7 +15,10 @@ use std::thread;
 use portcullis_async::{
     Acquire, Next, NoTimer, Queue, ReentrantTimer, Rejected, ThreadTimer, Timer,
 };
-use portcullis_core::{Clock, Concurrency, MonotonicClock, Rate, Retry, Timestamp, TokenBucket};
+use portcullis_core::{
+    Answer, Ask, Back, Clock, Concurrency, Idle, MonotonicClock, Rate, Read, Reading, Retry,
+    Returned, Timestamp, TokenBucket,
+};
 use support::{Hand, Shared, Task, permits, queue, waker};
 
 const fn secs(seconds: u64) -> Timestamp {
@@ -238,22 +241,32 @@ mod releases {
     struct Both(Concurrency, TokenBucket);
 
     impl Limiter for Both {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-            let receipt = Limiter::take_at(&self.0, now, n)?;
-            self.1
-                .take_at(now, n)
-                .inspect_err(|_| Limiter::release(&self.0, n))
-                .map(|_| receipt)
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            let (now, n) = (ask.now(), ask.permits());
+            if ask.is_look() {
+                return ask.looked(self.available_at(now), || u64::MAX);
+            }
+            self.take(now, n).into()
         }
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
+        fn give_back(&self, back: Back<'_>) -> Returned {
+            match back {
+                Back::Refund {
+                    permits, receipt, ..
+                } => {
+                    self.release(permits);
+                    receipt.refunded(0).into()
+                }
+                back => self.0.give_back(back),
+            }
         }
-        fn release(&self, n: u32) {
-            Limiter::release(&self.0, n);
-        }
-        fn available_at(&self, now: Timestamp) -> u64 {
-            u64::from(self.0.available()).min(self.1.available_at(now))
+        fn read(&self, read: Read<'_>) -> Reading {
+            let now = read.now();
+            Reading {
+                available: u64::from(self.0.available()).min(self.1.available_at(now)),
+                capacity: u64::MAX,
+                idle: Idle::InUse,
+                held: 0,
+            }
         }
         fn retry(&self, denied: Denied) -> Retry {
             if self.0.available() == 0 {
@@ -264,16 +277,18 @@ mod releases {
         }
     }
 
+    impl Both {
+        fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+            let receipt = Limiter::take_at(&self.0, now, n)?;
+            self.1
+                .take_at(now, n)
+                .inspect_err(|_| Limiter::release(&self.0, n))
+                .map(|_| receipt)
+        }
+    }
+
     impl QueueLimiter for Both {
         const SHARED: bool = false;
-
-        const NOTES: bool = false;
-
-        fn held(&self) -> u64 {
-            0
-        }
-
-        fn watch(&self, _: bool) {}
     }
 
     /// A release never waits for the lock, even if it makes the queue arm its timer.

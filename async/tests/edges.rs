@@ -14,8 +14,9 @@ use std::time::Instant;
 
 use portcullis_async::{Acquire, Next, NoTimer, Order, Queue, Rejected};
 use portcullis_core::{
-    Clock, Concurrency, Denied, Limiter, LimiterExt, ManualClock, MonotonicClock, QueueLimiter,
-    Rate, Receipt, Retry, Timestamp, TokenBucket,
+    Answer, Ask, Back, Clock, Concurrency, Denied, Idle, Limiter, LimiterExt, ManualClock,
+    MonotonicClock, QueueLimiter, Rate, Read, Reading, Receipt, Retry, Returned, Timestamp,
+    TokenBucket,
 };
 use support::{FreesOnDenial, Task, Watched, now, waker};
 
@@ -99,18 +100,22 @@ fn no_waker_is_dropped_under_the_lock() {
 /// 0.
 struct Plainest(Concurrency);
 impl Limiter for Plainest {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.0.take_at(now, n)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.0.decide(ask)
     }
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Refund {
+                permits, receipt, ..
+            } => {
+                self.release(permits);
+                receipt.refunded(0).into()
+            }
+            back => self.0.give_back(back),
+        }
     }
-    fn release(&self, n: u32) {
-        Limiter::release(&self.0, n);
-    }
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.0.available_at(now)
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.0.read(read)
     }
     fn retry(&self, denied: Denied) -> Retry {
         Limiter::retry(&self.0, denied)
@@ -119,14 +124,6 @@ impl Limiter for Plainest {
 
 impl QueueLimiter for Plainest {
     const SHARED: bool = false;
-
-    const NOTES: bool = false;
-
-    fn held(&self) -> u64 {
-        0
-    }
-
-    fn watch(&self, _: bool) {}
 }
 
 /// By its contract a limiter may have released all, and return 0.
@@ -250,42 +247,38 @@ fn with_no_room_to_wait_a_request_for_zero_permits_does_not_wait_either() {
 
 #[test]
 fn metadata_of_the_inner_limiter_are_offered() {
-    use portcullis_core::metadata::{Metadata, Name};
+    use portcullis_core::metadata::Name;
     const LANE: Name<u32> = Name::new("LANE");
     struct Named;
     impl Limiter for Named {
-        fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
-            Ok(Receipt::NONE)
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            if ask.is_look() {
+                return ask.looked(self.available_at(ask.now()), || u64::MAX);
+            }
+            Answer::Granted(Receipt::NONE)
         }
 
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
+        fn give_back(&self, _: Back<'_>) -> Returned {
+            Returned::NOTHING
         }
 
-        fn release(&self, _: u32) {}
-
-        fn available_at(&self, _: Timestamp) -> u64 {
-            9
+        fn read(&self, mut read: Read<'_>) -> Reading {
+            read.offer(LANE, || 7);
+            Reading {
+                available: 9,
+                capacity: u64::MAX,
+                idle: Idle::InUse,
+                held: 0,
+            }
         }
+
         fn retry(&self, _: Denied) -> Retry {
             Retry::Never
-        }
-        fn metadata(&self, _: Timestamp, _: Option<Denied>, offers: &mut Metadata<'_>) {
-            offers.offer(LANE, || 7);
         }
     }
 
     impl QueueLimiter for Named {
         const SHARED: bool = false;
-
-        const NOTES: bool = false;
-
-        fn held(&self) -> u64 {
-            0
-        }
-
-        fn watch(&self, _: bool) {}
     }
     let queue = queue(Named, 9);
     assert_eq!(LANE.of_granted(&queue, Timestamp::ZERO), Some(7));
@@ -294,49 +287,44 @@ fn metadata_of_the_inner_limiter_are_offered() {
 /// In a composition too, the limit that denies gives the reason.
 #[test]
 fn a_rejected_wait_can_ask_for_the_reason_and_the_metadata_of_the_limit_that_denies() {
-    use portcullis_core::metadata::{Metadata, Name, REASON_PHRASE, RETRY_AFTER};
+    use portcullis_core::metadata::{Name, REASON_PHRASE, RETRY_AFTER};
     use portcullis_core::{AllOf, Unlimited};
     const TENANT: Name<u32> = Name::new("com.example.TENANT");
 
     struct Banned;
     impl Limiter for Banned {
-        fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
-            Err(Denied::Refused { now, permits })
-        }
-        fn peek_at(&self, now: Timestamp, permits: u32) -> Result<(), Denied> {
-            Err(Denied::Refused { now, permits })
-        }
-
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            let (now, permits) = (ask.now(), ask.permits());
+            if ask.is_look() {
+                return Answer::Denied(Denied::Refused { now, permits });
+            }
+            Answer::Denied(Denied::Refused { now, permits })
         }
 
-        fn release(&self, _: u32) {}
-
-        fn available_at(&self, _: Timestamp) -> u64 {
-            9
+        fn give_back(&self, _: Back<'_>) -> Returned {
+            Returned::NOTHING
         }
+
+        fn read(&self, mut read: Read<'_>) -> Reading {
+            let denied = read.denied();
+            if denied.is_some() {
+                read.offer(TENANT, || 7);
+                read.offer(REASON_PHRASE, || "banned");
+            }
+            Reading {
+                available: 9,
+                capacity: u64::MAX,
+                idle: Idle::InUse,
+                held: 0,
+            }
+        }
+
         fn retry(&self, _: Denied) -> Retry {
             Retry::After(Duration::from_secs(3))
-        }
-        fn metadata(&self, _: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-            if denied.is_some() {
-                offers.offer(TENANT, || 7);
-                offers.offer(REASON_PHRASE, || "banned");
-            }
         }
     }
     impl QueueLimiter for Banned {
         const SHARED: bool = false;
-
-        const NOTES: bool = false;
-
-        fn held(&self) -> u64 {
-            0
-        }
-
-        fn watch(&self, _: bool) {}
     }
 
     let at = Timestamp::ZERO;
@@ -358,19 +346,27 @@ fn a_rejected_wait_can_ask_for_the_reason_and_the_metadata_of_the_limit_that_den
 fn a_limiter_that_panicked_once_leaves_no_waiter_bit_behind() {
     struct Once(Concurrency, AtomicU32);
     impl Limiter for Once {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            let (now, n) = (ask.now(), ask.permits());
+            if ask.is_look() {
+                return ask.looked(self.available_at(now), || u64::MAX);
+            }
             assert_ne!(self.1.fetch_add(1, Ordering::Relaxed), 2, "a limiter");
-            self.0.take_at(now, n)
+            self.0.take_at(now, n).into()
         }
-        fn available_at(&self, now: Timestamp) -> u64 {
-            self.0.available_at(now)
+        fn give_back(&self, back: Back<'_>) -> Returned {
+            match back {
+                Back::Refund {
+                    permits, receipt, ..
+                } => {
+                    self.release(permits);
+                    receipt.refunded(0).into()
+                }
+                back => self.0.give_back(back),
+            }
         }
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
-        }
-        fn release(&self, n: u32) {
-            Limiter::release(&self.0, n);
+        fn read(&self, read: Read<'_>) -> Reading {
+            self.0.read(read)
         }
         fn retry(&self, denied: Denied) -> Retry {
             Limiter::retry(&self.0, denied)
@@ -379,14 +375,6 @@ fn a_limiter_that_panicked_once_leaves_no_waiter_bit_behind() {
 
     impl QueueLimiter for Once {
         const SHARED: bool = false;
-
-        const NOTES: bool = false;
-
-        fn held(&self) -> u64 {
-            0
-        }
-
-        fn watch(&self, _: bool) {}
     }
     let queue = queue(Once(Concurrency::new(2), AtomicU32::new(0)), 9);
     let _held = now(queue.acquire(1)).unwrap();
@@ -461,21 +449,29 @@ fn the_interrupt_lock_does_not_admit_its_holder_twice() {
         std::sync::OnceLock<&'static Again>,
     );
     impl Limiter for Uses {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            let (now, n) = (ask.now(), ask.permits());
+            if ask.is_look() {
+                return ask.looked(self.available_at(now), || u64::MAX);
+            }
             if self.1.swap(false, Ordering::Relaxed) {
                 let _ = catch_unwind(AssertUnwindSafe(|| self.2.get().unwrap().advance()));
             }
-            self.0.take_at(now, n)
+            self.0.take_at(now, n).into()
         }
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
+        fn give_back(&self, back: Back<'_>) -> Returned {
+            match back {
+                Back::Refund {
+                    permits, receipt, ..
+                } => {
+                    self.release(permits);
+                    receipt.refunded(0).into()
+                }
+                back => self.0.give_back(back),
+            }
         }
-        fn release(&self, n: u32) {
-            Limiter::release(&self.0, n);
-        }
-        fn available_at(&self, now: Timestamp) -> u64 {
-            self.0.available_at(now)
+        fn read(&self, read: Read<'_>) -> Reading {
+            self.0.read(read)
         }
         fn retry(&self, denied: Denied) -> Retry {
             Limiter::retry(&self.0, denied)
@@ -484,14 +480,6 @@ fn the_interrupt_lock_does_not_admit_its_holder_twice() {
 
     impl QueueLimiter for Uses {
         const SHARED: bool = false;
-
-        const NOTES: bool = false;
-
-        fn held(&self) -> u64 {
-            0
-        }
-
-        fn watch(&self, _: bool) {}
     }
     let armed = Arc::new(AtomicBool::new(false));
     let limit = Uses(

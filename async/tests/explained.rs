@@ -5,8 +5,8 @@ use core::task::{Context, Waker};
 
 use portcullis_async::{KeyedQueue, Queue};
 use portcullis_core::{
-    AllOf, Concurrency, Denied, Keyed, Limiter, LimiterExt, ManualClock, Rate, Retry, Timeless,
-    Timestamp, TokenBucket,
+    AllOf, Concurrency, Denied, Keyed, LimiterExt, ManualClock, Rate, Retry, Timeless, Timestamp,
+    TokenBucket,
 };
 
 fn poll(future: impl Future<Output = impl Sized>) -> bool {

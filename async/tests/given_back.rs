@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use portcullis_async::{Acquire, Next, NoTimer, Queue, ReentrantTimer, Rejected, Timer, Waited};
 use portcullis_core::{
-    AllOf, Clock, Concurrency, Denied, Lease, Limiter, ManualClock, QueueLimiter, Rate, Receipt,
-    Refund, Retry, Timestamp, TokenBucket,
+    AllOf, Answer, Ask, Back, Clock, Concurrency, Denied, Idle, Lease, Limiter, ManualClock,
+    QueueLimiter, Rate, Read, Reading, Receipt, Retry, Returned, Timestamp, TokenBucket,
 };
 use support::{
     FreesOnDenial, Hand, START, Task, Watched, available, newest_first, now, permits, queue,
@@ -67,23 +67,33 @@ impl Faulty {
 }
 
 impl Limiter for Faulty {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.0.take_at(now, n)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.0.decide(ask)
     }
 
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        let refunded = self.0.refund_at(now, n, receipt);
-        self.1.burn();
-        refunded
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Release { permits: n } => {
+                Limiter::release(&self.0, n);
+                self.1.burn();
+                Returned::NOTHING
+            }
+            Back::Refund {
+                now,
+                permits: n,
+                receipt,
+                ..
+            } => {
+                let refunded = self.0.refund_at(now, n, receipt);
+                self.1.burn();
+                refunded.into()
+            }
+            _ => Returned::NOTHING,
+        }
     }
 
-    fn release(&self, n: u32) {
-        Limiter::release(&self.0, n);
-        self.1.burn();
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.0.available_at(now)
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.0.read(read)
     }
 
     fn retry(&self, denied: Denied) -> Retry {
@@ -93,14 +103,6 @@ impl Limiter for Faulty {
 
 impl QueueLimiter for Faulty {
     const SHARED: bool = false;
-
-    const NOTES: bool = false;
-
-    fn held(&self) -> u64 {
-        0
-    }
-
-    fn watch(&self, _: bool) {}
 }
 
 /// One lease for each way to return permits, in which the limiter panics after the release.
@@ -367,23 +369,25 @@ fn a_refund_of_a_composition_comes_before_pending_releases() {
 struct Interrupted(RefCell<Option<Box<dyn FnOnce()>>>);
 
 impl Limiter for Interrupted {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let Some(work) = self.0.take() else {
-            return Ok(Receipt::NONE);
-        };
-        work();
-        Err(Denied::Exhausted { now, permits: n })
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            return ask.granted(Receipt::NONE);
+        }
+        self.take(now, n).into()
     }
 
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> Refund {
-        self.release(n);
-        Refund { permits: 0, rest }
+    fn give_back(&self, _: Back<'_>) -> Returned {
+        Returned::NOTHING
     }
 
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, _: Timestamp) -> u64 {
-        u64::MAX
+    fn read(&self, _: Read<'_>) -> Reading {
+        Reading {
+            available: u64::MAX,
+            capacity: u64::MAX,
+            idle: Idle::InUse,
+            held: 0,
+        }
     }
 
     fn retry(&self, _: Denied) -> Retry {
@@ -391,16 +395,18 @@ impl Limiter for Interrupted {
     }
 }
 
+impl Interrupted {
+    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let Some(work) = self.0.take() else {
+            return Ok(Receipt::NONE);
+        };
+        work();
+        Err(Denied::Exhausted { now, permits: n })
+    }
+}
+
 impl QueueLimiter for Interrupted {
     const SHARED: bool = false;
-
-    const NOTES: bool = false;
-
-    fn held(&self) -> u64 {
-        0
-    }
-
-    fn watch(&self, _: bool) {}
 }
 
 /// The other task took from the first limit: permits refunded by a denial are granted.

@@ -20,8 +20,8 @@ use portcullis_async::{
 };
 use portcullis_core::{
     AllOf, Clock, Concurrency, ConcurrencyRules, Denied, FixedWindow, FixedWindowRules, Keyed,
-    KeyedArray, KeyedList, Keys, Lease, Limiter, Line, ManualClock, QueueKeys, Rate, Retry, Seed,
-    Timestamp, TokenBucket, TokenBucketRules,
+    KeyedArray, KeyedList, Keys, Lease, Limiter, LimiterExt, Line, ManualClock, QueueKeys, Rate,
+    Retry, Seed, Timestamp, TokenBucket, TokenBucketRules,
 };
 use support::random::Random;
 use support::{Hand, START, Task, now, permits, waker};

@@ -6,8 +6,9 @@ use core::time::Duration;
 
 use portcullis_async::{KeyedQueue, Next, Order, Rejected};
 use portcullis_core::{
-    AllOf, Concurrency, Denied, FixedWindow, Keyed, Limiter, Line, QueueLimiter, Rate, Retry, Seed,
-    SlidingWindow, Timestamp, TokenBucket,
+    AllOf, Answer, Ask, Back, Concurrency, Denied, FixedWindow, Idle, Keyed, Limiter, Line,
+    QueueLimiter, Rate, Read, Reading, Retry, Returned, Seed, SlidingWindow, Timestamp,
+    TokenBucket,
 };
 use support::random::Random;
 use support::{Hand, SECOND, START, Task, Undriven, newest_first, now, permits, undriven};
@@ -237,29 +238,27 @@ fn newest_first_waiters_do_not_count() {
 fn by_release_by_time_unknown_or_never_as_the_limiter_says() {
     struct Unknown;
     impl Limiter for Unknown {
-        fn take_at(
-            &self,
-            now: Timestamp,
-            permits: u32,
-        ) -> Result<portcullis_core::Receipt, Denied> {
-            Err(Denied::Refused { now, permits })
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            let (now, permits) = (ask.now(), ask.permits());
+            if ask.is_look() {
+                return ask.looked(self.available_at(now), || u64::MAX);
+            }
+            Answer::Denied(Denied::Refused { now, permits })
         }
 
-        fn refund_at(
-            &self,
-            _: Timestamp,
-            n: u32,
-            rest: portcullis_core::Receipt,
-        ) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
+        fn give_back(&self, _: Back<'_>) -> Returned {
+            Returned::NOTHING
         }
 
-        fn release(&self, _: u32) {}
-
-        fn available_at(&self, _: Timestamp) -> u64 {
-            0
+        fn read(&self, _: Read<'_>) -> Reading {
+            Reading {
+                available: 0,
+                capacity: u64::MAX,
+                idle: Idle::InUse,
+                held: 0,
+            }
         }
+
         fn retry(&self, _: Denied) -> Retry {
             Retry::After(SECOND)
         }
@@ -267,14 +266,6 @@ fn by_release_by_time_unknown_or_never_as_the_limiter_says() {
 
     impl QueueLimiter for Unknown {
         const SHARED: bool = false;
-
-        const NOTES: bool = false;
-
-        fn held(&self) -> u64 {
-            0
-        }
-
-        fn watch(&self, _: bool) {}
     }
     let concurrency = undriven(Concurrency::new(1), 1);
     let _held = now(concurrency.acquire(1)).unwrap();

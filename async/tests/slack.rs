@@ -7,8 +7,8 @@ use core::time::Duration;
 
 use portcullis_async::{Next, Order};
 use portcullis_core::{
-    Clock, Concurrency, Denied, FixedWindow, Limiter, QueueLimiter, Rate, Receipt, Retry,
-    SlidingWindow, Timestamp, TokenBucket,
+    Answer, Ask, Back, Clock, Concurrency, Denied, FixedWindow, Idle, Limiter, QueueLimiter, Rate,
+    Read, Reading, Receipt, Retry, Returned, SlidingWindow, Timestamp, TokenBucket,
 };
 use support::{Manual, SECOND, START, Task, now, permits, queue};
 
@@ -195,29 +195,36 @@ impl Switch {
 }
 
 impl Limiter for Switch {
-    fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, permits) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            return ask.looked(self.available_at(now), || u64::MAX);
+        }
         self.asked.fetch_add(1, Ordering::Relaxed);
-        if self.on.load(Ordering::Relaxed) {
+        Answer::from(if self.on.load(Ordering::Relaxed) {
             Ok(Receipt::NONE)
         } else {
             Err(Denied::Refused { now, permits })
+        })
+    }
+
+    fn give_back(&self, _: Back<'_>) -> Returned {
+        Returned::NOTHING
+    }
+
+    fn read(&self, _: Read<'_>) -> Reading {
+        Reading {
+            available: if self.on.load(Ordering::Relaxed) {
+                u64::MAX
+            } else {
+                0
+            },
+            capacity: u64::MAX,
+            idle: Idle::InUse,
+            held: 0,
         }
     }
 
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
-    }
-
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, _: Timestamp) -> u64 {
-        if self.on.load(Ordering::Relaxed) {
-            u64::MAX
-        } else {
-            0
-        }
-    }
     fn retry(&self, _: Denied) -> Retry {
         Retry::After(self.wait)
     }
@@ -225,14 +232,6 @@ impl Limiter for Switch {
 
 impl QueueLimiter for Switch {
     const SHARED: bool = false;
-
-    const NOTES: bool = false;
-
-    fn held(&self) -> u64 {
-        0
-    }
-
-    fn watch(&self, _: bool) {}
 }
 
 mod asked_again {

@@ -1,5 +1,7 @@
 //! Unclaimed grants, in queues around several limits and around one.
 
+#[path = "../../core/tests/support/own.rs"]
+mod own;
 mod support;
 
 use core::future::poll_fn;
@@ -8,9 +10,10 @@ use core::time::Duration;
 
 use futures_executor::block_on;
 use futures_util::{StreamExt, stream};
+use own::Own;
 use portcullis_async::{Acquire, Order, Queue, Rejected, ThreadTimer};
 use portcullis_core::{
-    AllOf, Concurrency, Counted, Escalation, FixedWindow, Penalty, QueueLimiter, Rate,
+    AllOf, Concurrency, Counted, Escalation, FixedWindow, LimiterExt, Penalty, QueueLimiter, Rate,
     SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 use support::random::Random;
@@ -65,6 +68,9 @@ fn of_limits_within_a_wrapper_comes_back_too() {
     comes_back(|| Escalation::new(both(), []) as Escalation<_, (), 0>);
     comes_back(|| Penalty::new(Escalation::new(both(), []) as Escalation<_, (), 0>, SECOND));
     comes_back(|| Box::new(both()));
+    comes_back(|| Own(both()));
+    comes_back(|| Own(bucket(1)));
+    comes_back(|| AllOf::new((Own(bucket(1)), Own(Concurrency::new(10)))));
     comes_back(|| undriven_at(ms(100), both()));
 }
 

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use portcullis_async::{Acquire, NoTimer, Queue, ReentrantTimer, Timer};
 use portcullis_core::{
-    Clock, Concurrency, Denied, Lease, Limiter, QueueLimiter, Rate, Receipt, Retry, Timestamp,
-    TokenBucket,
+    Answer, Ask, Back, Clock, Concurrency, Denied, Lease, Limiter, QueueLimiter, Rate, Read,
+    Reading, Retry, Returned, Timestamp, TokenBucket,
 };
 use support::{Hand, START, Task, available, now, permits, queue, waker};
 
@@ -309,21 +309,23 @@ mod time {
     fn goes_on_after_a_limiter_that_panics() {
         struct Panics(TokenBucket, Fuse);
         impl Limiter for Panics {
-            fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+            fn decide(&self, ask: Ask<'_>) -> Answer {
+                let (now, n) = (ask.now(), ask.permits());
+                if ask.is_look() {
+                    return ask.looked(self.available_at(now), || u64::MAX);
+                }
                 self.1.burn("a limiter");
-                self.0.take_at(now, n)
+                self.0.take_at(now, n).into()
             }
 
-            fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-                self.release(n);
-                portcullis_core::Refund { permits: 0, rest }
+            fn give_back(&self, _: Back<'_>) -> Returned {
+                Returned::NOTHING
             }
 
-            fn release(&self, _: u32) {}
-
-            fn available_at(&self, now: Timestamp) -> u64 {
-                self.0.available_at(now)
+            fn read(&self, read: Read<'_>) -> Reading {
+                self.0.read(read)
             }
+
             fn retry(&self, denied: Denied) -> Retry {
                 self.0.retry(denied)
             }
@@ -331,14 +333,6 @@ mod time {
 
         impl QueueLimiter for Panics {
             const SHARED: bool = false;
-
-            const NOTES: bool = false;
-
-            fn held(&self) -> u64 {
-                0
-            }
-
-            fn watch(&self, _: bool) {}
         }
         for times in [1, 2, 5] {
             let fuse = Fuse::default();
@@ -528,21 +522,29 @@ mod a_limiter_that_uses_its_own_queue {
     );
 
     impl Limiter for Uses {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            let (now, n) = (ask.now(), ask.permits());
+            if ask.is_look() {
+                return ask.looked(self.available_at(now), || u64::MAX);
+            }
             if panics(|| self.1.burn("its turn")) {
                 (self.2)(self.3.get().unwrap());
             }
-            self.0.take_at(now, n)
+            self.0.take_at(now, n).into()
         }
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
+        fn give_back(&self, back: Back<'_>) -> Returned {
+            match back {
+                Back::Refund {
+                    permits, receipt, ..
+                } => {
+                    self.release(permits);
+                    receipt.refunded(0).into()
+                }
+                back => self.0.give_back(back),
+            }
         }
-        fn release(&self, n: u32) {
-            Limiter::release(&self.0, n);
-        }
-        fn available_at(&self, now: Timestamp) -> u64 {
-            self.0.available_at(now)
+        fn read(&self, read: Read<'_>) -> Reading {
+            self.0.read(read)
         }
         fn retry(&self, denied: Denied) -> Retry {
             Limiter::retry(&self.0, denied)
@@ -551,14 +553,6 @@ mod a_limiter_that_uses_its_own_queue {
 
     impl QueueLimiter for Uses {
         const SHARED: bool = false;
-
-        const NOTES: bool = false;
-
-        fn held(&self) -> u64 {
-            0
-        }
-
-        fn watch(&self, _: bool) {}
     }
 
     #[test]

@@ -8,8 +8,11 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use core::time::Duration;
 use std::time::Instant;
 
-use portcullis_core::metadata::{self, Metadata, Name, REASON_PHRASE, USED_SHARE, Used};
-use portcullis_core::{Denied, Limiter, LimiterExt, Receipt, Refund, Retry, Timestamp};
+use portcullis_core::metadata::{self, Name, REASON_PHRASE, USED_SHARE, Used};
+use portcullis_core::{
+    Answer, Ask, Back, Denied, Idle, Limiter, LimiterExt, Read, Reading, Receipt, Retry, Returned,
+    Timestamp,
+};
 
 /// The load at each denial, in percent.
 const CPU_LOAD: Name<u8> = Name::new("CPU_LOAD");
@@ -43,38 +46,43 @@ impl<L: Load> LoadLimit<L> {
 }
 
 impl<L: Load> Limiter for LoadLimit<L> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        if self.has_room() {
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            return ask.looked(self.available_at(now), || u64::MAX);
+        }
+        Answer::from(if self.has_room() {
             Ok(Receipt::NONE)
         } else {
             Err(Denied::Refused { now, permits: n })
+        })
+    }
+
+    fn give_back(&self, _: Back<'_>) -> Returned {
+        Returned::NOTHING
+    }
+
+    fn read(&self, mut read: Read<'_>) -> Reading {
+        let denied = read.denied();
+        if let Some(denied) = denied {
+            read.offer(metadata::RETRY_AFTER, || self.retry(denied));
+            read.offer(REASON_PHRASE, || "the machine is too busy");
+            read.offer(CPU_LOAD, || self.load.percent());
         }
-    }
-
-    fn refund_at(&self, _: Timestamp, _: u32, rest: Receipt) -> Refund {
-        Refund { permits: 0, rest }
-    }
-
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, _: Timestamp) -> u64 {
-        if self.has_room() { u64::MAX } else { 0 }
+        read.offer(USED_SHARE, || Used {
+            permits: self.load.percent().into(),
+            capacity: 100,
+        });
+        Reading {
+            available: if self.has_room() { u64::MAX } else { 0 },
+            capacity: u64::MAX,
+            idle: Idle::InUse,
+            held: 0,
+        }
     }
 
     fn retry(&self, _: Denied) -> Retry {
         Retry::After(self.ask_again)
-    }
-
-    fn metadata(&self, _: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        if let Some(denied) = denied {
-            offers.offer(metadata::RETRY_AFTER, || self.retry(denied));
-            offers.offer(REASON_PHRASE, || "the machine is too busy");
-            offers.offer(CPU_LOAD, || self.load.percent());
-        }
-        offers.offer(USED_SHARE, || Used {
-            permits: self.load.percent().into(),
-            capacity: 100,
-        });
     }
 }
 

@@ -21,7 +21,7 @@ mod registry;
 
 use portcullis_core::{
     ClaimError, Concurrency, ConcurrencyShare, Denied, FixedWindow, FixedWindowRules, Interval,
-    KeyLimiter, Keyed, KeyedList, Lease, LeaseId, LeasePool, Limiter, Line, Receipt, Slice,
+    KeyLimiter, Keyed, KeyedList, Lease, LeaseId, LeasePool, LimiterExt, Line, Receipt, Slice,
     SlicedBucket, SlidingWindow, StaleId, StripedConcurrency, Timestamp, TokenBucket,
     TokenBucketRules, WarmingBucket,
 };

@@ -5,10 +5,10 @@
 
 use core::time::Duration;
 
-use portcullis_core::metadata::{Metadata, REASON_PHRASE, RETRY_AFTER};
+use portcullis_core::metadata::{REASON_PHRASE, RETRY_AFTER};
 use portcullis_core::{
-    Concurrency, Denied, Detail, FixedWindow, Idle, Interval, Limiter, LimiterExt, Receipt, Refund,
-    Retry, Timestamp, TokenBucket,
+    Answer, Ask, Back, Concurrency, Denied, FixedWindow, Limiter, LimiterExt, Read, Reading, Retry,
+    Returned, Timestamp, TokenBucket,
 };
 
 /// A limiter whose denials carry `phrase`.
@@ -24,64 +24,25 @@ impl<L> Reason<L> {
 }
 
 impl<L: Limiter> Limiter for Reason<L> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.limiter.take_at(now, n)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.limiter.decide(ask)
     }
 
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        self.limiter.take_explained_at(now, n)
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.limiter.give_back(back)
     }
 
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        self.limiter.explain_at(now, n)
-    }
-
-    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        self.limiter.take_within(interval, n)
-    }
-
-    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        self.limiter.peek_within(interval, n)
-    }
-
-    fn decides_within(&self) -> bool {
-        self.limiter.decides_within()
-    }
-
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.limiter.peek_at(now, n)
-    }
-
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.limiter.refund_at(now, n, receipt)
-    }
-
-    fn release(&self, n: u32) {
-        self.limiter.release(n);
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.limiter.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limiter.capacity()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.limiter.idle_at(now)
+    fn read(&self, mut read: Read<'_>) -> Reading {
+        let denied = read.denied();
+        // Offered first, so that it takes precedence over the inner limiter's phrase.
+        if denied.is_some() {
+            read.offer(REASON_PHRASE, || self.phrase);
+        }
+        self.limiter.read(read)
     }
 
     fn retry(&self, denied: Denied) -> Retry {
         self.limiter.retry(denied)
-    }
-
-    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        // Offered first, so that it takes precedence over the inner limiter's phrase.
-        if denied.is_some() {
-            offers.offer(REASON_PHRASE, || self.phrase);
-        }
-        self.limiter.metadata(now, denied, offers);
     }
 }
 
@@ -196,23 +157,31 @@ mod tests {
     struct Raced(TokenBucket);
 
     impl Limiter for Raced {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-            self.0.take_at(now, n)?;
-            self.0.take_at(now, n)
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            let (now, n) = (ask.now(), ask.permits());
+            if ask.is_look() {
+                return ask.looked(self.available_at(now), || u64::MAX);
+            }
+            self.take(now, n).into()
         }
 
-        fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-            self.0.refund_at(now, n, receipt)
+        fn give_back(&self, back: Back<'_>) -> Returned {
+            self.0.give_back(back)
         }
 
-        fn release(&self, _: u32) {}
-
-        fn available_at(&self, now: Timestamp) -> u64 {
-            self.0.available_at(now)
+        fn read(&self, read: Read<'_>) -> Reading {
+            self.0.read(read)
         }
 
         fn retry(&self, denied: Denied) -> Retry {
             self.0.retry(denied)
+        }
+    }
+
+    impl Raced {
+        fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+            self.0.take_at(now, n)?;
+            self.0.take_at(now, n)
         }
     }
 

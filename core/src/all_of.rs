@@ -18,7 +18,8 @@
 //! of them, and is treated as several limits in the look. If a later one then has too few permits,
 //! the earlier takes are refunded in reverse order. So each refund finds the state that its take
 //! left. A limit that is itself a composition has no receipt for all its parts. The rest of the
-//! second pass therefore runs inside its take (see [`Composable::take_then`]).
+//! second pass therefore runs inside its take ([`Tell::Grant`]), and so it does for each limit that
+//! does not say that its receipt is enough ([`Hints::one_receipt`](crate::Hints::one_receipt)).
 
 mod as_limiter;
 mod receipts;
@@ -31,13 +32,11 @@ use core::fmt;
 use core::mem;
 
 use crate::limiter::between;
-use crate::limiter::composable::{
-    UndoOnDrop, as_composed, attempt, attempt_within, plan, plan_within, take_as_planned,
-    take_as_planned_within,
-};
 use crate::limiter::detail::{asked_after, retry_of};
+use crate::limiter::undo::UndoOnDrop;
 use crate::{
-    Composable, Denied, Detail, Interval, Limiter, LimiterId, Plan, Receipt, Retry, Timestamp,
+    Answer, Ask, Denied, Detail, How, Limiter, LimiterExt, LimiterId, Plan, Retry, Tell, Timestamp,
+    When,
 };
 
 /// Many limits judged as one: a request takes its permits from each of them, or from none.
@@ -56,8 +55,8 @@ use crate::{
 ///
 /// **Repeated limits.** Without concurrent requests, a denial changes nothing, however the limits
 /// are named: through handles or wrappers, as parts of other compositions, or several times. For
-/// that, a limiter of your own whose permits return by time has to implement
-/// [`refund_at`](Limiter::refund_at), and a wrapper has to forward all methods.
+/// that, a limiter of your own whose permits return by time has to
+/// [refund](crate::Back::Refund) them.
 ///
 /// **As one limiter.** A composition is itself a [`Limiter`], so a queue can own it. Its lease
 /// returns permits by release only. If a queue grants permits that are then not claimed, they are
@@ -196,7 +195,9 @@ impl<T: Limits> AllOf<T> {
     /// ```
     #[inline]
     pub fn into_lease_at(self, now: Timestamp, n: u32) -> Result<AllLease<T>, DeniedBy> {
-        self.grant(now, n, (), || Ok(()))?;
+        self.request(now, n, How::Take, None)
+            .grant(|| Ok(()))
+            .map_err(|stop| stop.denial(now, n))?;
         Ok(AllLease {
             limits: self.limits,
             permits: n,
@@ -207,10 +208,10 @@ impl<T: Limits> AllOf<T> {
     /// limits saw: for a denial the limit that denied, for a grant the limit with the fewest
     /// permits left, the first of them if several have as many.
     ///
-    /// The limit's numbers are those of its own decision: see [`Limiter::take_explained_at`]. A
+    /// The limit's numbers are those of its own decision: see [`LimiterExt::take_explained_at`]. A
     /// limit that is itself a composition, or an [`Escalation`](crate::Escalation), is asked with
-    /// [`explain_at`](Limiter::explain_at) after it has granted or denied. For a probe, all limits
-    /// are. [`explain_at`](Self::explain_at) tells of all limits.
+    /// [`explain_at`](LimiterExt::explain_at) after it has granted or denied. For a probe, all
+    /// limits are. [`explain_at`](Self::explain_at) tells of all limits.
     ///
     /// # Errors
     ///
@@ -259,7 +260,10 @@ impl<T: Limits> AllOf<T> {
         n: u32,
     ) -> (Result<AllLease<T>, DeniedBy>, DetailBy) {
         let kept = Kept::new(None);
-        match self.grant(now, n, &kept, || Ok(())) {
+        let granted = self
+            .request(now, n, How::Take, Some(&kept))
+            .grant(|| Ok(()));
+        match granted.map_err(|stop| stop.denial(now, n)) {
             Ok(()) => {
                 // Released if a limit panics when it is asked again.
                 let lease = AllLease {
@@ -273,32 +277,21 @@ impl<T: Limits> AllOf<T> {
         }
     }
 
-    /// Takes `n` permits from each limit at `now`, and then calls `rest`.
+    /// A request to all limits.
     #[inline(always)]
-    fn grant<O: Watch>(
-        &self,
-        now: Timestamp,
+    fn request<'a>(
+        &'a self,
+        when: impl Into<When>,
         n: u32,
-        watch: O,
-        rest: impl FnOnce() -> Result<(), DeniedBy>,
-    ) -> Result<(), DeniedBy> {
-        let whole = &self.limits;
-        if whole.are_distinct() {
-            Request::<_, true, O> {
-                now,
-                n,
-                whole,
-                watch,
-            }
-            .grant(rest)
-        } else {
-            let request = Request {
-                now,
-                n,
-                whole,
-                watch,
-            };
-            grant_named_twice(&request, rest)
+        how: How,
+        kept: Option<&'a Kept>,
+    ) -> Request<'a, T, false> {
+        Request {
+            when: when.into(),
+            n,
+            how,
+            kept,
+            whole: &self.limits,
         }
     }
 
@@ -348,68 +341,6 @@ impl<T: Limits> AllOf<T> {
                 asked.decided(Err(by.denied), retry)
             }
         }
-    }
-
-    /// Takes `n` permits from each limit at `now`, and then calls `rest`. If `rest` returns
-    /// `false`, refunds all permits. Returns what `rest` returned.
-    fn grant_then(
-        &self,
-        now: Timestamp,
-        n: u32,
-        watch: impl Watch,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, DeniedBy> {
-        // No limit has this index: `rest` returned `false`.
-        const UNDONE: DeniedBy = DeniedBy {
-            index: usize::MAX,
-            permits: 0,
-            denied: Denied::Refused {
-                now: Timestamp::ZERO,
-                permits: 0,
-            },
-        };
-        let rest = || if rest() { Ok(()) } else { Err(UNDONE) };
-        match self.grant(now, n, watch, rest) {
-            Ok(()) => Ok(true),
-            Err(UNDONE) => Ok(false),
-            Err(by) => Err(by),
-        }
-    }
-
-    /// Takes `n` permits from each limit at a time that lies in `interval`, if it does not matter
-    /// where.
-    #[inline(always)]
-    fn grant_within(
-        &self,
-        interval: Interval,
-        n: u32,
-        is_final: bool,
-    ) -> Option<Result<(), DeniedBy>> {
-        let undecided = Cell::new(false);
-        let watch = Within {
-            interval,
-            is_final,
-            undecided: &undecided,
-        };
-        let granted = self.grant(interval.earliest(), n, watch, || Ok(()));
-        (!undecided.get()).then_some(granted)
-    }
-
-    /// Returns what [`grant_within`](Self::grant_within) would return.
-    fn look_within(&self, interval: Interval, n: u32) -> Option<Result<(), DeniedBy>> {
-        let undecided = Cell::new(false);
-        let watch = Within {
-            interval,
-            is_final: true,
-            undecided: &undecided,
-        };
-        let looked = self.limits.look(&Request::<_, false, _> {
-            now: interval.earliest(),
-            n,
-            whole: &self.limits,
-            watch,
-        });
-        (!undecided.get()).then_some(looked.map(|_| ()))
     }
 
     /// Takes as many permits as are available in all limits, from `min` to `max`.
@@ -462,14 +393,8 @@ impl<T: Limits> AllOf<T> {
     /// assert_eq!(limits.peek_at(Timestamp::ZERO, 6).unwrap_err().index, 1);
     /// ```
     pub fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), DeniedBy> {
-        self.limits
-            .look(&Request::<_, false, ()> {
-                now,
-                n,
-                whole: &self.limits,
-                watch: (),
-            })
-            .map(|_| ())
+        let looked = self.limits.look(&self.request(now, n, How::Look, None));
+        looked.map(|_| ()).map_err(|stop| stop.denial(now, n))
     }
 
     /// Returns what each limit would answer, in order. Writes nothing.
@@ -761,14 +686,13 @@ impl<T: Limits> fmt::Debug for AllLease<T> {
 
 #[cold]
 #[inline(never)]
-fn grant_named_twice<T: Limits, O: Watch>(
-    request: &Request<'_, T, false, O>,
-    rest: impl FnOnce() -> Result<(), DeniedBy>,
-) -> Result<(), DeniedBy> {
-    request.grant(rest)
+fn grant_named_twice<T: Limits>(
+    request: &Request<'_, T, false>,
+    rest: impl FnOnce() -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    request.take_all(rest)
 }
 
-/// Whether no limiter is named twice.
 #[inline(always)]
 fn are_distinct(ids: &[Option<LimiterId>]) -> bool {
     let mut distinct = true;
@@ -799,17 +723,48 @@ fn beyond_count<L: Limiter + ?Sized>(limiter: &L) -> Denied {
     }
 }
 
-/// A request to all limits. `DISTINCT` if the limits are known to be different.
+/// Why a request has not taken from all limits.
 #[doc(hidden)]
-#[derive(Debug)]
-pub struct Request<'a, T: ?Sized, const DISTINCT: bool, O> {
-    now: Timestamp,
-    n: u32,
-    whole: &'a T,
-    watch: O,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// A limit denied it.
+    Denied(DeniedBy),
+    /// It matters to a limit where in the interval the time is.
+    TimeMatters,
+    /// The caller did not keep the permits.
+    Undone,
 }
 
-impl<T: Limits + ?Sized, const DISTINCT: bool, O: Watch> Request<'_, T, DISTINCT, O> {
+impl Stop {
+    /// The denial of a request at an instant that the caller keeps. It is stopped by nothing else.
+    #[inline(always)]
+    fn denial(self, now: Timestamp, permits: u32) -> DeniedBy {
+        match self {
+            Self::Denied(by) => by,
+            Self::TimeMatters | Self::Undone => DeniedBy {
+                index: 0,
+                permits,
+                denied: Denied::Refused { now, permits },
+            },
+        }
+    }
+}
+
+/// A request to all limits. `DISTINCT` if the limits are known to be different.
+///
+/// When and how it is are constants of the caller. All functions in between are inlined.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Request<'a, T: ?Sized, const DISTINCT: bool> {
+    when: When,
+    n: u32,
+    how: How,
+    /// Keeps what the limits tell, if the caller wants it.
+    kept: Option<&'a Kept>,
+    whole: &'a T,
+}
+
+impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
     /// How many times the limiter at `index` is named, or `None` if an earlier place already
     /// requests its permits for both.
     #[inline(always)]
@@ -833,18 +788,70 @@ impl<T: Limits + ?Sized, const DISTINCT: bool, O: Watch> Request<'_, T, DISTINCT
     }
 
     #[inline(always)]
-    fn look<L: Limiter + ?Sized>(&self, index: usize, limiter: &L) -> Result<Plan, DeniedBy> {
-        let Some(times) = self.share(index, limiter) else {
-            return Ok(Plan::NONE);
-        };
-        let looked = match times_over(self.n, times) {
-            Some(n) => self.watch.plan(limiter, self.now, n),
-            None => Err(beyond_count(limiter)),
-        };
-        looked.map_err(|denied| DeniedBy {
+    fn now(&self) -> Timestamp {
+        self.when.earliest()
+    }
+
+    /// What the denial of one limit is to all of them.
+    #[inline(always)]
+    fn denied(&self, index: usize, denied: Denied) -> Stop {
+        Stop::Denied(DeniedBy {
             index,
             permits: self.n,
             denied,
+        })
+    }
+
+    /// What an answer that grants nothing is to all limits.
+    #[inline(always)]
+    fn stop(&self, index: usize, answer: Answer) -> Stop {
+        match (answer, self.when) {
+            (Answer::Denied(denied), _) => self.denied(index, denied),
+            (Answer::TimeMatters, When::Within(_)) => Stop::TimeMatters,
+            (Answer::Undone, _) => Stop::Undone,
+            // No answer to the question.
+            _ => self.denied(
+                index,
+                Denied::Refused {
+                    now: self.now(),
+                    permits: self.n,
+                },
+            ),
+        }
+    }
+
+    #[inline(always)]
+    fn look<L: Limiter + ?Sized>(&self, index: usize, limiter: &L) -> Result<Plan, Stop> {
+        let Some(times) = self.share(index, limiter) else {
+            return Ok(Plan::NONE);
+        };
+        let Some(n) = times_over(self.n, times) else {
+            return Err(self.denied(index, beyond_count(limiter)));
+        };
+        match limiter.decide(Ask::look(self.when, n)) {
+            Answer::Possible(plan) => Ok(plan),
+            answer => Err(self.stop(index, answer)),
+        }
+    }
+
+    /// Puts a request to one limiter. Keeps what it tells, if the caller wants it.
+    #[inline(always)]
+    fn ask<L: Limiter + ?Sized>(
+        &self,
+        place: Place,
+        limiter: &L,
+        n: u32,
+        plan: Option<&Plan>,
+    ) -> Answer {
+        if let Some(kept) = self.kept {
+            let (taken, detail) = limiter.take_explained_at(self.now(), n);
+            keep(kept, place, detail);
+            return taken.into();
+        }
+        let ask = Ask::new(self.when, n, self.how);
+        limiter.decide(match plan {
+            Some(plan) => ask.as_planned(*plan),
+            None => ask,
         })
     }
 
@@ -854,122 +861,150 @@ impl<T: Limits + ?Sized, const DISTINCT: bool, O: Watch> Request<'_, T, DISTINCT
         index: usize,
         limiter: &L,
         plan: Option<&Plan>,
-        rest: impl FnOnce() -> Result<(), DeniedBy>,
-    ) -> Result<(), DeniedBy> {
+        rest: impl FnOnce() -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
         let Some(times) = self.share(index, limiter) else {
             return rest();
         };
         // The look has shown that the product does not overflow.
-        let n = self.n.wrapping_mul(times);
-        if let Some(composed) = as_composed(limiter) {
-            return self.take_composed(index, composed, n, rest);
+        let (n, place) = (self.n.wrapping_mul(times), Place { index, times });
+        if !limiter.hints().one_receipt {
+            return self.take_around(place, limiter, n, rest);
         }
-        let place = Place { index, times };
-        let taken = self.watch.decide(place, limiter, self.now, n, plan);
-        let receipt = match taken {
-            Ok(receipt) => receipt,
-            Err(denied) => {
-                return Err(DeniedBy {
-                    index,
-                    permits: self.n,
-                    denied,
-                });
-            }
+        let receipt = match self.ask(place, limiter, n, plan) {
+            Answer::Granted(receipt) => receipt,
+            answer => return Err(self.stop(index, answer)),
         };
-        let undo = UndoOnDrop::new(limiter, self.now, n, receipt);
+        let undo = UndoOnDrop::new(limiter, self.now(), n, receipt);
         rest()?;
         undo.keep();
         Ok(())
     }
 
-    /// Takes from a composition. It refunds each of its parts by the receipt of that part.
+    /// Takes from a limit that may take from several others, and calls `rest` inside of that.
     #[cold]
-    fn take_composed(
+    fn take_around<L: Limiter + ?Sized>(
         &self,
-        index: usize,
-        composed: &dyn Composable,
+        place: Place,
+        limiter: &L,
         n: u32,
-        rest: impl FnOnce() -> Result<(), DeniedBy>,
-    ) -> Result<(), DeniedBy> {
-        let (mut rest, mut denied) = (Some(rest), None);
-        let granted = self.watch.take_then(composed, self.now, n, &mut || {
-            let place = || Place {
-                index,
-                times: self.share(index, composed).unwrap_or(1),
-            };
-            self.watch.look(place, composed, self.now, n);
+        rest: impl FnOnce() -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
+        let (mut rest, mut stopped) = (Some(rest), None);
+        let mut keep_all = || {
+            if let Some(kept) = self.kept {
+                // It has granted, and did not tell more.
+                let now = self.now();
+                let detail = Detail {
+                    decision: Ok(()),
+                    retry: Retry::At(now),
+                    ..limiter.explain_at(now, asked_after::<Denied>(Ok(()), n))
+                };
+                keep(kept, place, detail);
+            }
             match rest.take().map(|rest| rest()) {
-                Some(Err(by)) => {
-                    denied = Some(by);
+                Some(Err(stop)) => {
+                    stopped = Some(stop);
                     false
                 }
                 done => done.is_some(),
             }
-        });
-        match (granted, denied) {
-            (Ok(_), None) => Ok(()),
-            (Ok(_), Some(by)) => Err(by),
-            (Err(denied), _) => Err(DeniedBy {
-                index,
-                permits: self.n,
-                denied,
-            }),
+        };
+        let ask = Ask::new(self.when, n, self.how);
+        let answer = ask.telling(Tell::Grant(&mut keep_all)).put_to(limiter);
+        match (answer, stopped) {
+            (Answer::Granted(_), None) => Ok(()),
+            (_, Some(stop)) => Err(stop),
+            (answer, None) => Err(self.stop(place.index, answer)),
         }
     }
 }
 
-impl<T: Limits, const DISTINCT: bool, O: Watch> Request<'_, T, DISTINCT, O> {
-    /// Takes from all limits, and then calls `rest`. If `rest` fails, refunds all permits.
+impl<T: Limits> Request<'_, T, false> {
+    /// Takes from all limits, and then calls `rest`.
     #[inline(always)]
-    fn grant(&self, rest: impl FnOnce() -> Result<(), DeniedBy>) -> Result<(), DeniedBy> {
+    fn grant(self, rest: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
+        if !self.whole.are_distinct() {
+            return grant_named_twice(&self, rest);
+        }
+        let Self {
+            when,
+            n,
+            how,
+            kept,
+            whole,
+        } = self;
+        Request::<_, true> {
+            when,
+            n,
+            how,
+            kept,
+            whole,
+        }
+        .take_all(rest)
+    }
+}
+
+impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
+    #[inline(always)]
+    fn take_all(&self, rest: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
         let plans = match self.whole.look(self) {
             Ok(plans) => plans,
-            Err(by) => self.look_again(by)?,
+            Err(stop) => self.look_again(stop)?,
         };
         if self.n == 0 {
-            rest()
-        } else {
-            self.watch.start();
-            self.whole.take(self, &plans, rest)
+            return rest();
         }
+        if let Some(kept) = self.kept {
+            // Told by a limit that is asked once more.
+            kept.set(None);
+        }
+        self.whole.take(self, &plans, rest)
     }
 
-    /// Looks again if the limit that denied would now grant the request.
+    /// Asks the limit that denied once more with a take of its own. If it grants now, returns the
+    /// permits and looks again.
     #[cold]
     #[inline(never)]
-    fn look_again(&self, by: DeniedBy) -> Result<T::Plans, DeniedBy> {
-        if self.watch.is_undecided() || self.is_denied(by) {
-            Err(by)
-        } else {
-            self.whole.look(self)
+    fn look_again(&self, stop: Stop) -> Result<T::Plans, Stop> {
+        let Stop::Denied(by) = stop else {
+            return Err(stop);
+        };
+        match self.stopped_by(by) {
+            Some(stop) => Err(stop),
+            None => self.whole.look(self),
         }
     }
 
-    /// Takes from the limit that denied in the look, by itself, and refunds a grant. Returns
-    /// whether the limit denies again.
-    fn is_denied(&self, by: DeniedBy) -> bool {
+    /// What stops the request at the limit that denied it in the look; `None` if nothing does now.
+    fn stopped_by(&self, by: DeniedBy) -> Option<Stop> {
         let Some(limiter) = self.whole.get(by.index).filter(|_| self.n > 0) else {
-            return true;
+            return Some(Stop::Denied(by));
         };
         let times = self.share(by.index, limiter).unwrap_or(1);
         let Some(n) = self.n.checked_mul(times) else {
             // No request can be for so many permits.
-            return true;
+            return Some(Stop::Denied(by));
         };
-        if let Some(composed) = as_composed(limiter) {
-            let undone = self.watch.take_then(composed, self.now, n, &mut || false);
-            return undone.is_err();
-        }
         let place = Place {
             index: by.index,
             times,
         };
-        match self.watch.decide(place, limiter, self.now, n, None) {
-            Ok(receipt) => {
-                drop(UndoOnDrop::new(limiter, self.now, n, receipt));
-                false
+        let answer = if limiter.hints().one_receipt {
+            self.ask(place, limiter, n, None)
+        } else {
+            let ask = Ask::new(self.when, n, self.how);
+            ask.telling(Tell::Grant(&mut || false)).put_to(limiter)
+        };
+        match answer {
+            Answer::Granted(receipt) => {
+                drop(UndoOnDrop::new(limiter, self.now(), n, receipt));
+                None
             }
-            Err(_) => true,
+            Answer::Undone => None,
+            Answer::TimeMatters => Some(Stop::TimeMatters),
+            // The denial of the look.
+            _ => Some(Stop::Denied(by)),
         }
     }
 }
@@ -991,61 +1026,7 @@ pub trait Limits: sealed::Walk {
 }
 
 pub(crate) mod sealed {
-    use super::{
-        Composable, Denied, DeniedBy, Limiter, LimiterId, Limits, Place, Plan, Receipt, Request,
-        plan,
-    };
-    use crate::Timestamp;
-
-    /// How a composition takes from one of its limits.
-    pub trait Watch: Copy {
-        /// Asks a limiter in the look.
-        #[inline(always)]
-        fn plan<L: Limiter + ?Sized>(
-            self,
-            limiter: &L,
-            now: Timestamp,
-            n: u32,
-        ) -> Result<Plan, Denied> {
-            plan(limiter, now, n)
-        }
-        /// Whether a denial means that the time decides.
-        #[inline(always)]
-        fn is_undecided(self) -> bool {
-            false
-        }
-        /// Called before the second pass.
-        #[inline(always)]
-        fn start(self) {}
-        fn decide<L: Limiter + ?Sized>(
-            self,
-            place: Place,
-            limiter: &L,
-            now: Timestamp,
-            n: u32,
-            plan: Option<&Plan>,
-        ) -> Result<Receipt, Denied>;
-        /// Takes from a limiter that is itself a composition, and then calls `rest`.
-        fn take_then(
-            self,
-            composed: &dyn Composable,
-            now: Timestamp,
-            n: u32,
-            rest: &mut dyn FnMut() -> bool,
-        ) -> Result<bool, Denied> {
-            composed.take_then(now, n, rest)
-        }
-        /// Called after a take of a limiter that is itself a composition.
-        #[inline(always)]
-        fn look<L: Limiter + ?Sized>(
-            self,
-            _place: impl FnOnce() -> Place,
-            _limiter: &L,
-            _now: Timestamp,
-            _n: u32,
-        ) {
-        }
-    }
+    use super::{LimiterId, Limits, Request, Stop};
 
     /// The two passes over the limits, and the release.
     pub trait Walk {
@@ -1056,180 +1037,41 @@ pub(crate) mod sealed {
         fn are_distinct(&self) -> bool;
         /// Whether all limits decide within intervals.
         fn decide_within(&self) -> bool;
-        fn look<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
+        fn look<W: Limits + ?Sized, const DISTINCT: bool>(
             &self,
-            request: &Request<'_, W, DISTINCT, O>,
-        ) -> Result<Self::Plans, DeniedBy>;
+            request: &Request<'_, W, DISTINCT>,
+        ) -> Result<Self::Plans, Stop>;
         /// Takes from all limits, in order, and then calls `rest`. If a take or `rest` fails,
         /// refunds all permits in reverse order.
-        fn take<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
+        fn take<W: Limits + ?Sized, const DISTINCT: bool>(
             &self,
-            request: &Request<'_, W, DISTINCT, O>,
+            request: &Request<'_, W, DISTINCT>,
             plans: &Self::Plans,
-            rest: impl FnOnce() -> Result<(), DeniedBy>,
-        ) -> Result<(), DeniedBy>;
+            rest: impl FnOnce() -> Result<(), Stop>,
+        ) -> Result<(), Stop>;
         /// Releases `n` permits of each limit, in reverse order.
         fn release(&self, n: u32);
     }
 }
-use sealed::{Walk, Watch};
+use sealed::Walk;
 
 /// A limit's index, and how many times it is named.
-#[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+struct Place {
     index: usize,
     times: u32,
-}
-
-/// A take whose denial is final.
-impl Watch for () {
-    #[inline(always)]
-    fn decide<L: Limiter + ?Sized>(
-        self,
-        _: Place,
-        limiter: &L,
-        now: Timestamp,
-        n: u32,
-        plan: Option<&Plan>,
-    ) -> Result<Receipt, Denied> {
-        match plan {
-            Some(plan) => take_as_planned(limiter, now, n, *plan),
-            None => limiter.take_at(now, n),
-        }
-    }
-}
-
-/// A take whose denial is not final: see [`Composable::attempt_at`].
-#[derive(Clone, Copy, Debug)]
-struct Attempt;
-
-impl Watch for Attempt {
-    fn decide<L: Limiter + ?Sized>(
-        self,
-        _: Place,
-        limiter: &L,
-        now: Timestamp,
-        n: u32,
-        plan: Option<&Plan>,
-    ) -> Result<Receipt, Denied> {
-        attempt(limiter, now, n, plan.copied())
-    }
-
-    fn take_then(
-        self,
-        composed: &dyn Composable,
-        now: Timestamp,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Denied> {
-        composed.attempt_then(now, n, rest)
-    }
-}
-
-/// A take at a time that lies in an interval. If it matters to a limit where, the take is given up,
-/// and `undecided` is set.
-#[derive(Clone, Copy, Debug)]
-struct Within<'a> {
-    interval: Interval,
-    /// Whether a denial is final: see [`Composable::attempt_within`].
-    is_final: bool,
-    undecided: &'a Cell<bool>,
-}
-
-impl Within<'_> {
-    #[inline(always)]
-    fn decided<T>(
-        self,
-        decision: Option<Result<T, Denied>>,
-        now: Timestamp,
-        permits: u32,
-    ) -> Result<T, Denied> {
-        decision.unwrap_or_else(|| {
-            self.undecided.set(true);
-            Err(Denied::Refused { now, permits })
-        })
-    }
-}
-
-impl Watch for Within<'_> {
-    #[inline(always)]
-    fn plan<L: Limiter + ?Sized>(
-        self,
-        limiter: &L,
-        now: Timestamp,
-        n: u32,
-    ) -> Result<Plan, Denied> {
-        self.decided(plan_within(limiter, self.interval, n), now, n)
-    }
-
-    #[inline(always)]
-    fn is_undecided(self) -> bool {
-        self.undecided.get()
-    }
-
-    #[inline(always)]
-    fn decide<L: Limiter + ?Sized>(
-        self,
-        _: Place,
-        limiter: &L,
-        now: Timestamp,
-        n: u32,
-        plan: Option<&Plan>,
-    ) -> Result<Receipt, Denied> {
-        let taken = match plan {
-            Some(plan) if self.is_final => take_as_planned_within(limiter, self.interval, n, *plan),
-            None if self.is_final => limiter.take_within(self.interval, n),
-            _ => attempt_within(limiter, self.interval, n),
-        };
-        self.decided(taken, now, n)
-    }
 }
 
 /// Whether a composition of this limiter can decide within an interval.
 #[inline(always)]
 fn decides_within<L: Limiter + ?Sized>(limiter: &L) -> bool {
-    limiter.decides_within() && as_composed(limiter).is_none()
+    let hints = limiter.hints();
+    hints.decides_within && hints.one_receipt
 }
 
 /// The detail to return, of the limits that were asked so far: that of the limit that denied last,
-/// or of the one with the fewest permits left of those that granted since. The denial of such a
-/// take is final.
+/// or of the one with the fewest permits left of those that granted since.
 type Kept = Cell<Option<DetailBy>>;
-
-impl Watch for &Kept {
-    fn start(self) {
-        self.set(None);
-    }
-
-    fn decide<L: Limiter + ?Sized>(
-        self,
-        place: Place,
-        limiter: &L,
-        now: Timestamp,
-        n: u32,
-        _: Option<&Plan>,
-    ) -> Result<Receipt, Denied> {
-        let (taken, detail) = limiter.take_explained_at(now, n);
-        keep(self, place, detail);
-        taken
-    }
-
-    fn look<L: Limiter + ?Sized>(
-        self,
-        place: impl FnOnce() -> Place,
-        limiter: &L,
-        now: Timestamp,
-        n: u32,
-    ) {
-        let detail = Detail {
-            decision: Ok(()),
-            retry: Retry::At(now),
-            ..limiter.explain_at(now, asked_after::<Denied>(Ok(()), n))
-        };
-        keep(self, place(), detail);
-    }
-}
 
 /// Keeps `detail` if the limit denied, or if no limit has fewer permits left.
 fn keep(kept: &Kept, place: Place, detail: Detail) {
@@ -1297,16 +1139,19 @@ macro_rules! tuple {
                 $(decides_within(&self.$index))&&+
             }
             #[inline(always)]
-            fn look<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(&self, request: &Request<'_, W, DISTINCT, O>) -> Result<Self::Plans, DeniedBy> {
+            fn look<W: Limits + ?Sized, const DISTINCT: bool>(
+                &self,
+                request: &Request<'_, W, DISTINCT>,
+            ) -> Result<Self::Plans, Stop> {
                 Ok([$(request.look($index, &self.$index)?),+])
             }
             #[inline(always)]
-            fn take<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
+            fn take<W: Limits + ?Sized, const DISTINCT: bool>(
                 &self,
-                request: &Request<'_, W, DISTINCT, O>,
+                request: &Request<'_, W, DISTINCT>,
                 plans: &Self::Plans,
-                rest: impl FnOnce() -> Result<(), DeniedBy>,
-            ) -> Result<(), DeniedBy> {
+                rest: impl FnOnce() -> Result<(), Stop>,
+            ) -> Result<(), Stop> {
                 take_in_turn!(request, plans, rest, $($index => &self.$index,)+)
             }
             #[inline(always)]
@@ -1359,21 +1204,21 @@ impl<L: Limiter> Walk for [L] {
         self.iter().all(decides_within)
     }
     #[inline(always)]
-    fn look<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
+    fn look<W: Limits + ?Sized, const DISTINCT: bool>(
         &self,
-        request: &Request<'_, W, DISTINCT, O>,
-    ) -> Result<(), DeniedBy> {
+        request: &Request<'_, W, DISTINCT>,
+    ) -> Result<(), Stop> {
         self.iter()
             .enumerate()
             .try_for_each(|(index, limiter)| request.look(index, limiter).map(|_| ()))
     }
     #[inline(always)]
-    fn take<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
+    fn take<W: Limits + ?Sized, const DISTINCT: bool>(
         &self,
-        request: &Request<'_, W, DISTINCT, O>,
+        request: &Request<'_, W, DISTINCT>,
         (): &(),
-        rest: impl FnOnce() -> Result<(), DeniedBy>,
-    ) -> Result<(), DeniedBy> {
+        rest: impl FnOnce() -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
         take_slice(self, 0, request, &[], rest)
     }
     fn release(&self, n: u32) {
@@ -1400,16 +1245,15 @@ impl<L: Limiter> Walk for [L] {
 fn take_slice<
     L: Limiter,
     W: Limits + ?Sized,
-    R: FnOnce() -> Result<(), DeniedBy>,
+    R: FnOnce() -> Result<(), Stop>,
     const DISTINCT: bool,
-    O: Watch,
 >(
     limiters: &[L],
     first: usize,
-    request: &Request<'_, W, DISTINCT, O>,
+    request: &Request<'_, W, DISTINCT>,
     plans: &[Plan],
     rest: R,
-) -> Result<(), DeniedBy> {
+) -> Result<(), Stop> {
     match limiters {
         [] => rest(),
         [a] => take_in_turn!(request, plans, rest, first => a,),
@@ -1449,10 +1293,10 @@ impl<L: Limiter, const N: usize> Walk for [L; N] {
         self.as_slice().decide_within()
     }
     #[inline(always)]
-    fn look<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
+    fn look<W: Limits + ?Sized, const DISTINCT: bool>(
         &self,
-        request: &Request<'_, W, DISTINCT, O>,
-    ) -> Result<Self::Plans, DeniedBy> {
+        request: &Request<'_, W, DISTINCT>,
+    ) -> Result<Self::Plans, Stop> {
         let mut plans = [Plan::NONE; N];
         for (index, (plan, limiter)) in plans.iter_mut().zip(self).enumerate() {
             *plan = request.look(index, limiter)?;
@@ -1460,12 +1304,12 @@ impl<L: Limiter, const N: usize> Walk for [L; N] {
         Ok(plans)
     }
     #[inline(always)]
-    fn take<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
+    fn take<W: Limits + ?Sized, const DISTINCT: bool>(
         &self,
-        request: &Request<'_, W, DISTINCT, O>,
+        request: &Request<'_, W, DISTINCT>,
         plans: &Self::Plans,
-        rest: impl FnOnce() -> Result<(), DeniedBy>,
-    ) -> Result<(), DeniedBy> {
+        rest: impl FnOnce() -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
         take_slice(self, 0, request, plans, rest)
     }
     #[inline(always)]
@@ -1499,19 +1343,19 @@ impl<T: Limits + ?Sized> Walk for &T {
         (**self).decide_within()
     }
     #[inline(always)]
-    fn look<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
+    fn look<W: Limits + ?Sized, const DISTINCT: bool>(
         &self,
-        request: &Request<'_, W, DISTINCT, O>,
-    ) -> Result<Self::Plans, DeniedBy> {
+        request: &Request<'_, W, DISTINCT>,
+    ) -> Result<Self::Plans, Stop> {
         (**self).look(request)
     }
     #[inline(always)]
-    fn take<W: Limits + ?Sized, const DISTINCT: bool, O: Watch>(
+    fn take<W: Limits + ?Sized, const DISTINCT: bool>(
         &self,
-        request: &Request<'_, W, DISTINCT, O>,
+        request: &Request<'_, W, DISTINCT>,
         plans: &Self::Plans,
-        rest: impl FnOnce() -> Result<(), DeniedBy>,
-    ) -> Result<(), DeniedBy> {
+        rest: impl FnOnce() -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
         (**self).take(request, plans, rest)
     }
     #[inline(always)]

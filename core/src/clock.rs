@@ -29,10 +29,12 @@ pub use monotonic::MonotonicClock;
 #[cfg(feature = "tsc")]
 pub use tsc::TscClock;
 
-use crate::limiter::composable::{attempt, attempt_within};
 #[cfg(target_has_atomic = "64")]
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::{Denied, Detail, Idle, Interval, Lease, Limiter, Receipt, Timestamp};
+use crate::{
+    Answer, Ask, Denied, Detail, How, Idle, Interval, Lease, Limiter, LimiterExt, Receipt,
+    Timestamp,
+};
 
 /// A source of [`Timestamp`]s, all with the same origin.
 ///
@@ -203,7 +205,7 @@ impl<L, C> Clocked<L, C> {
 
 impl<L: Limiter, C: Clock> Clocked<L, C> {
     /// Takes `n` permits at the clock's current time: see
-    /// [`LimiterExt::try_acquire_at`](crate::LimiterExt::try_acquire_at).
+    /// [`LimiterExt::try_acquire_at`].
     ///
     /// # Errors
     ///
@@ -233,8 +235,8 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
     /// of its own, such as a queue.
     ///
     /// If the clock returns an [interval](Clock::interval), the limiter first decides
-    /// [within](Limiter::take_within) it. If it cannot, or if the clock returns none, the clock is
-    /// asked for the time. So the decision, and the state that it leaves, are the ones that the
+    /// [within](LimiterExt::take_within) it. If it cannot, or if the clock returns none, the clock
+    /// is asked for the time. So the decision, and the state that it leaves, are the ones that the
     /// time itself gives.
     ///
     /// # Errors
@@ -259,14 +261,11 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
     /// ```
     #[inline]
     pub fn take(&self, n: u32) -> Result<Receipt, Denied> {
-        self.decide(
-            |interval| self.limiter.take_within(interval, n),
-            |now| self.limiter.take_at(now, n),
-        )
+        self.decide(n, How::Take)
     }
 
     /// Takes as [`take`](Self::take) does, for a request whose denial is not final: see
-    /// [`Composable::attempt_at`](crate::Composable::attempt_at). For a queue, which asks again.
+    /// [`How::Attempt`]. For a queue, which asks again.
     ///
     /// # Errors
     ///
@@ -286,31 +285,27 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
     /// ```
     #[inline]
     pub fn attempt(&self, n: u32) -> Result<Receipt, Denied> {
-        self.decide(
-            |interval| attempt_within(&self.limiter, interval, n),
-            |now| attempt(&self.limiter, now, n, None),
-        )
+        self.decide(n, How::Attempt)
     }
 
     /// Decides within the clock's interval, or else at its time.
     #[inline(always)]
-    fn decide(
-        &self,
-        within: impl FnOnce(Interval) -> Option<Result<Receipt, Denied>>,
-        at: impl FnOnce(Timestamp) -> Result<Receipt, Denied>,
-    ) -> Result<Receipt, Denied> {
+    fn decide(&self, n: u32, how: How) -> Result<Receipt, Denied> {
         // The interval is read first, so that the time is never before it.
-        if self.limiter.decides_within() {
-            let interval = self.clock.interval();
-            if let Some(decision) = interval.and_then(within) {
-                return decision;
+        if self.limiter.hints().decides_within {
+            if let Some(interval) = self.clock.interval() {
+                let answer = self.limiter.decide(Ask::new(interval, n, how));
+                if !matches!(answer, Answer::TimeMatters) {
+                    return answer.taken(interval.earliest(), n);
+                }
             }
         }
-        at(self.clock.now())
+        let now = self.clock.now();
+        self.limiter.decide(Ask::new(now, n, how)).taken(now, n)
     }
 
     /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns what the decision saw:
-    /// see [`Limiter::take_explained_at`]. The clock's time is [`Detail::now`].
+    /// see [`LimiterExt::take_explained_at`]. The clock's time is [`Detail::now`].
     ///
     /// # Errors
     ///
@@ -318,7 +313,7 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
     ///
     /// # Cost
     ///
-    /// That of [`Limiter::take_explained_at`], and one reading of the clock.
+    /// That of [`LimiterExt::take_explained_at`], and one reading of the clock.
     ///
     /// ```
     /// # use core::time::Duration;

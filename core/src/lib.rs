@@ -87,8 +87,8 @@
 //! | combine, wrap, share out | [`Limits`], [`Receipts`]; [`Counts`], [`Total`], [`NotGranted`]; [`PenaltySettings`], [`Threshold`]; [`Sliceable`], [`Striped`], [`Stripe`] |
 //! | name leases | [`LeaseId`], [`ClaimError`], [`StaleId`] |
 //! | describe decisions | [`metadata`] |
-//! | write a limiter | [`Limiter`], [`Receipt`], [`Refund`], [`Idle`], [`LimiterId`]; [`Composable`], [`Plan`] for compositions |
-//! | write a queue | [`QueueLimiter`], [`Replenishing`], [`Waiting`], [`PassedOn`], [`QueueLimits`], [`ReplenishingLimits`], [`Keys`], [`QueueKeys`], [`LimitersByAddress`], [`ByAddress`] |
+//! | write a limiter | [`Limiter`]; [`Ask`], [`When`], [`How`], [`Tell`], [`Answer`], [`Plan`]; [`Back`], [`Returned`], [`Receipt`], [`Refund`], [`Waiting`]; [`Read`], [`Reading`], [`Idle`]; [`LimiterId`], [`Hints`] |
+//! | write a queue | [`QueueLimiter`], [`Replenishing`], [`PassedOn`], [`QueueLimits`], [`ReplenishingLimits`], [`Keys`], [`QueueKeys`], [`LimitersByAddress`], [`ByAddress`] |
 //! | choose a state word, or its place | [`NativeWord`], [`KeyedWord`], [`Word`]; [`StateWord`], [`Attached`], [`Detach`] |
 //!
 //! # Guarantees
@@ -188,7 +188,8 @@ pub use limiter::not_granted::NotGranted;
 pub use limiter::receipt::{Plan, Receipt, Refund};
 pub use limiter::to_limiter::ToLimiter;
 pub use limiter::{
-    Composable, Idle, Limiter, LimiterExt, LimiterId, PassedOn, QueueLimiter, Replenishing, Waiting,
+    Answer, Ask, Back, Hints, How, Idle, Limiter, LimiterExt, LimiterId, PassedOn, QueueLimiter,
+    Read, Reading, Replenishing, Returned, Tell, Waiting, When,
 };
 pub use limiters::*;
 pub use rules::any_rules::AnyRules;

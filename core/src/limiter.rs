@@ -1,19 +1,59 @@
-pub(crate) mod composable;
+//! The interface of every limiter: one question, and what follows from its answer.
+//!
+//! A caller asks a limiter for permits with one value, an [`Ask`]: when, how many, whether to look
+//! or to take, and what the caller wants to be told. The limiter answers with one value, an
+//! [`Answer`]. What becomes of the permits is one value too, a [`Back`], and so is the question for
+//! the limiter's numbers, a [`Read`]. So the interface has four functions, and a wrapper that
+//! passes each value on to the limiter in it has passed on everything:
+//!
+//! ```text
+//!   decide(Ask) -> Answer        looks and takes, at an instant or within an interval, final or
+//!                                not, for a lease, a composition or a queue
+//!   give_back(Back) -> Returned  releases, refunds; requests that end without a grant; whether
+//!                                requests wait
+//!   read(Read) -> Reading        permits available and held, capacity, idle; metadata
+//!   retry(Denied) -> Retry       when to ask again
+//! ```
+//!
+//! Callers use the methods with names, such as [`take_at`](Limiter::take_at). They are provided,
+//! and each is one question with constants in it. `decide` is inlined into them, so a take is
+//! compiled as if the limiter had no other question to answer.
+//!
+//! What a caller may know to be faster, and what no caller relies on, are [`Hints`]: a limiter that
+//! gives none is asked in the way that is right for all limiters.
+//!
+//! How the callers use the values:
+//!
+//! - A composition looks at all its limits, and then takes from each by the plan of its look
+//!   ([`Ask::as_planned`]). It takes from the next limit inside the take of the one before
+//!   ([`Tell::Grant`]), unless one receipt undoes that take ([`Hints::one_receipt`]).
+//! - A queue attempts ([`How::Attempt`]) until a request is granted or ends
+//!   ([`Back::NotGranted`], [`Back::Cancelled`]). It keeps the receipts of all limits
+//!   ([`Tell::Receipts`]) until the grant is claimed.
+//! - A clock that knows the time only as an interval asks within the interval first
+//!   ([`When::Within`]), and at an instant if the time matters ([`Answer::TimeMatters`]).
+
+pub(crate) mod ask;
+pub(crate) mod back;
 pub(crate) mod denied;
 pub(crate) mod detail;
 pub mod metadata;
 pub(crate) mod not_granted;
 pub(crate) mod queue_limiter;
+pub(crate) mod reading;
 pub(crate) mod receipt;
 pub(crate) mod to_limiter;
+pub(crate) mod undo;
 
-pub use self::composable::Composable;
-pub use self::queue_limiter::{PassedOn, QueueLimiter, Replenishing, Waiting};
+pub use self::ask::{Answer, Ask, How, Tell, When};
+pub use self::back::{Back, Returned, Waiting};
+pub use self::queue_limiter::{PassedOn, QueueLimiter, Replenishing};
+pub use self::reading::{Read, Reading};
 
+use core::cell::Cell;
 use core::ops::Deref;
 
-use self::composable::take_or_undo;
-use self::detail::explained;
+use self::undo::UndoOnDrop;
 use crate::limiter::metadata::{Metadata, Used};
 use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 
@@ -24,19 +64,16 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 ///
 /// # Implementing
 ///
-/// `take_at`, `refund_at`, `release`, `available_at` and `retry` are required. Some limiters
-/// implement more:
+/// Four functions are required: [`decide`](Self::decide), [`give_back`](Self::give_back),
+/// [`read`](Self::read) and [`retry`](Self::retry). A limiter that wraps another one passes their
+/// arguments on to it, and acts on the answers. It then works alone, in an
+/// [`AllOf`](crate::AllOf), in a table ([`KeyedArray`](crate::KeyedArray)), in a policy and in a
+/// queue, with refunds, waits and metadata. For a queue, also implement
+/// [`QueueLimiter`], which has no required items.
 ///
-/// - A limiter that wraps another one forwards all methods to it, except [`id`](Self::id) and
-///   [`as_composable`](Self::as_composable), which say what to return. Without `release`, the
-///   permits of a concurrency limit in it never return; without `refund_at`, those of a request
-///   that another limit of a composition denied. Without `idle_at`, a key of a
-///   [`KeyedArray`](crate::KeyedArray) keeps its slot forever, and new keys are denied. The
-///   defaults of the other methods know no capacity.
-/// - A limiter whose decisions often do not depend on the exact time implements `take_within`,
-///   `peek_within` and `decides_within`.
-/// - A limiter whose permits return by time, but that can refund a grant as long as no later
-///   grant depends on it, implements `refund_at`.
+/// Two functions have defaults that are right for every limiter. Implement [`id`](Self::id) for a
+/// limiter with state of its own, and [`hints`](Self::hints) for one that callers can ask in a
+/// faster way. Leave all others as they are: they are questions to the four functions.
 ///
 /// Every limiter must obey these rules. The limiters of Portcullis do, and their wrappers,
 /// compositions and queues rely on them for any limiter:
@@ -46,37 +83,40 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 ///   granted no more than it would be at the newest `now`.
 /// - A denial takes no permit. It leaves the limiter unchanged, unless the limiter records denials,
 ///   as a [`Penalty`](crate::Penalty) does.
+/// - A look changes nothing.
 /// - A request for `n = 0` is a probe: it takes nothing, and is granted exactly if a request for 1
 ///   would be.
 /// - No method panics, blocks or allocates. (With debug assertions, [`release`](Self::release)
 ///   panics if the caller breaks its rule.)
 ///
+/// A limiter of its own:
+///
 /// ```
 /// use core::sync::atomic::{AtomicBool, Ordering};
 /// use core::time::Duration;
-/// use portcullis_core::{Denied, Limiter, LimiterExt, Receipt, Refund, Retry, Timestamp};
+/// use portcullis_core::{
+///     Answer, Ask, Back, Denied, Idle, Limiter, LimiterExt, Read, Reading, Receipt, Retry,
+///     Returned, Timestamp,
+/// };
 ///
 /// /// Grants every request until it is switched off.
 /// struct Gate(AtomicBool);
 ///
 /// impl Limiter for Gate {
-///     fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
-///         match self.0.load(Ordering::Relaxed) {
-///             true => Ok(Receipt::NONE),
-///             false => Err(Denied::Refused { now, permits }),
+///     fn decide(&self, ask: Ask<'_>) -> Answer {
+///         if self.0.load(Ordering::Relaxed) {
+///             ask.granted(Receipt::NONE)
+///         } else {
+///             Answer::Denied(Denied::Refused { now: ask.now(), permits: ask.permits() })
 ///         }
 ///     }
 ///     /// It counts nothing, so there is nothing to return.
-///     fn refund_at(&self, _: Timestamp, _: u32, rest: Receipt) -> Refund {
-///         Refund { permits: 0, rest }
+///     fn give_back(&self, _: Back<'_>) -> Returned {
+///         Returned::NOTHING
 ///     }
-///     fn release(&self, _: u32) {}
-///     fn available_at(&self, _: Timestamp) -> u64 {
-///         if self.0.load(Ordering::Relaxed) {
-///             u64::MAX
-///         } else {
-///             0
-///         }
+///     fn read(&self, _: Read<'_>) -> Reading {
+///         let available = if self.0.load(Ordering::Relaxed) { u64::MAX } else { 0 };
+///         Reading { available, capacity: u64::MAX, idle: Idle::InUse, held: 0 }
 ///     }
 ///     fn retry(&self, _: Denied) -> Retry {
 ///         Retry::After(Duration::from_secs(1))
@@ -89,6 +129,60 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 /// let denied = gate.try_acquire_at(Timestamp::ZERO, 1).unwrap_err();
 /// assert_eq!(denied.retry(&gate), Retry::After(Duration::from_secs(1)));
 /// ```
+///
+/// A wrapper:
+///
+/// ```
+/// use portcullis_core::{
+///     Answer, Ask, Back, Denied, Limiter, QueueLimiter, Read, Reading, Retry, Returned,
+/// };
+///
+/// /// Logs each denial.
+/// struct Logged<L>(L);
+///
+/// impl<L: Limiter> Limiter for Logged<L> {
+///     fn decide(&self, ask: Ask<'_>) -> Answer {
+///         let answer = self.0.decide(ask);
+///         if let Answer::Denied(denied) = &answer {
+///             println!("{denied}");
+///         }
+///         answer
+///     }
+///     fn give_back(&self, back: Back<'_>) -> Returned {
+///         self.0.give_back(back)
+///     }
+///     fn read(&self, read: Read<'_>) -> Reading {
+///         self.0.read(read)
+///     }
+///     fn retry(&self, denied: Denied) -> Retry {
+///         self.0.retry(denied)
+///     }
+/// }
+///
+/// impl<L: QueueLimiter> QueueLimiter for Logged<L> {}
+/// ```
+///
+/// None of the four can be forgotten:
+///
+/// ```compile_fail,E0046
+/// # use portcullis_core::{
+/// #     Answer, Ask, Concurrency, Denied, Limiter, Read, Reading, Retry,
+/// # };
+/// struct Logged(Concurrency);
+///
+/// impl Limiter for Logged {
+///     fn decide(&self, ask: Ask<'_>) -> Answer {
+///         self.0.decide(ask)
+///     }
+///     fn read(&self, read: Read<'_>) -> Reading {
+///         self.0.read(read)
+///     }
+///     fn retry(&self, denied: Denied) -> Retry {
+///         self.0.retry(denied)
+///     }
+///     // `give_back` is missing: it calls `self.0.give_back(back)`.
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a limiter",
     note = "if it is a `Clocked` limiter, or a `ClockedKey` (a key of a `Clocked` table), pass the limiter in it: call `.limiter()`",
@@ -96,303 +190,28 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
     note = "if it is the rules of a table, such as `TokenBucketRules`, pass a limiter: `TokenBucket`"
 )]
 pub trait Limiter {
-    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is granted or denied as a
-    /// request for 1 permit would be.
+    /// Decides on a request: grants or denies it, or says what would be decided.
     ///
-    /// The [`Receipt`] identifies the grant for [`refund_at`](Self::refund_at). The caller must
-    /// return the permits with [`release`](Self::release) once it no longer uses them. A [`Lease`],
-    /// which [`LimiterExt::try_acquire_at`] returns, does so when it is dropped.
-    ///
-    /// # Errors
-    ///
-    /// [`Denied`] if the request is denied. Then no permit has been taken. [`Denied`] lists the
-    /// reasons. [`Denied::retry`] says when to retry, or [`Retry::Never`] if a retry cannot
-    /// succeed: for example, if the request exceeds the capacity. Then request fewer permits.
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
+    /// A wrapper passes `ask` on to its limiter, as it is, and may act on the answer. One that acts
+    /// on grants asks with [`Ask::put_to`]. One that records denials records only those of
+    /// requests that are [final](Ask::is_final), and learns of the others by
+    /// [`Back::NotGranted`].
+    fn decide(&self, ask: Ask<'_>) -> Answer;
 
-    /// Takes permits as [`take_at`](Self::take_at) does, and returns the numbers of the decision,
-    /// such as the permits that are left: see [`Detail`]. For example, for the header fields of a
-    /// response.
+    /// Takes permits back, or takes notice of what becomes of a request: see [`Back`].
     ///
-    /// The [decision](Detail::decision) and the first result are the same.
+    /// A wrapper passes `back` on to its limiter, as it is.
     ///
-    /// If the state of the limiter is one word, the other fields are computed from the word that
-    /// the decision wrote or read. No two concurrent grants then report the same
-    /// [`available`](Detail::available) permits, unless permits returned in between. These
-    /// limiters and requests differ:
-    ///
-    /// - A [`SlidingWindow`](crate::SlidingWindow) computes `available` in this way. It computes
-    ///   the times from its segments after the decision, so they include later grants.
-    /// - An [`AllOf`](crate::AllOf) reports one of its limits: the one that denied, or for a grant
-    ///   the one with the fewest permits left. See
-    ///   [`AllOf::try_acquire_explained_at`](crate::AllOf::try_acquire_explained_at).
-    /// - A [`Penalty`](crate::Penalty) reports what its limiter reports. For a denial, it reads the
-    ///   end of the penalty after the decision.
-    /// - In these cases, [`explain_at`](Self::explain_at) looks at the limiter after the decision,
-    ///   and requests of other callers may come in between: a request for more than the capacity, a
-    ///   request for a key that a keyed table has no slot for, a [`Slice`](crate::Slice), a limiter
-    ///   in stripes ([`Striped`](crate::Striped)), and a limiter of your own that does not
-    ///   implement this method.
-    ///
-    /// A wrapper forwards this method as it forwards `take_at`.
-    ///
-    /// # Errors
-    ///
-    /// The first result is [`Denied`] if the request is denied. Then no permit has been taken.
-    ///
-    /// # Cost
-    ///
-    /// The cost of a take, and some divisions: tens of nanoseconds. If the settings of the limiter
-    /// can change, it divides before its compare-exchange, which then fails more often under
-    /// contention. This method adds no cost to `take_at`.
-    ///
-    /// ```
-    /// # use portcullis_core::{Concurrency, Limiter, Retry, Timestamp};
-    /// let limit = Concurrency::new(5);
-    /// let (taken, detail) = limit.take_explained_at(Timestamp::ZERO, 2);
-    /// assert!(taken.is_ok());
-    /// assert_eq!((detail.available, detail.capacity), (3, 5));
-    /// assert_eq!(detail.full_again, Retry::OnRelease);
-    /// ```
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        explained(self, now, n, |_| self.take_at(now, n))
-    }
+    /// A limiter whose permits return by [release](Back::Release) must act on a release and on a
+    /// [refund](Back::Refund): one that cannot refund releases the permits, and counts none as
+    /// never taken. All others may return [`Returned::NOTHING`].
+    fn give_back(&self, back: Back<'_>) -> Returned;
 
-    /// Returns what would happen to a request for `n` permits at `now`: whether it would be
-    /// granted, how many permits are available, and when to retry. Writes nothing.
+    /// Returns the numbers of the limiter: see [`Reading`]. Changes nothing.
     ///
-    /// The result is that of [`take_explained_at`](Self::take_explained_at), except that nothing is
-    /// taken: `available` are the permits before the request.
-    ///
-    /// The default asks [`peek_at`](Self::peek_at), [`available_at`](Self::available_at),
-    /// [`capacity`](Self::capacity) and [`retry`](Self::retry). Each of them reads the state again.
-    /// A wrapper forwards this method.
-    ///
-    /// ```
-    /// # use portcullis_core::{Concurrency, Limiter, Retry, Timestamp};
-    /// let limit = Concurrency::new(3);
-    /// let _held = limit.try_acquire(2)?;
-    /// let detail = limit.explain_at(Timestamp::ZERO, 2);
-    /// assert_eq!(
-    ///     (detail.is_allowed(), detail.available, detail.retry),
-    ///     (false, 1, Retry::OnRelease)
-    /// );
-    /// # Ok::<(), portcullis_core::Denied>(())
-    /// ```
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        Detail::of(self, now, self.peek_at(now, n))
-    }
-
-    /// Takes `n` permits at some instant in `interval`, if it does not matter which one: if
-    /// [`take_at`](Self::take_at) would decide alike, and leave the limiter in the same state, at
-    /// every instant of the interval. If it matters, returns `None`, and nothing has changed.
-    ///
-    /// The instant does not matter:
-    ///
-    /// - for a token bucket, while the bucket is in use and not full;
-    /// - for a window, if none of its edges is in the interval;
-    /// - for both, if the request would still be denied at the end of the interval;
-    /// - for a concurrency limit, always;
-    /// - for a composition, if it matters to none of its limits, up to the first that denies. If
-    ///   another thread changes one of these limits during the call, so that the instant matters,
-    ///   the composition may take permits from the other limits and refund them before it returns
-    ///   `None`.
-    ///
-    /// The default returns `None`.
-    ///
-    /// The denial or the receipt contains the earliest instant of the interval as its time. For
-    /// such a denial, [`retry`](Self::retry) returns the same time as for a denial at the exact
-    /// instant.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Denied, Interval, Limiter, Rate, Timestamp, TokenBucket};
-    /// let bucket = TokenBucket::new(Rate::per_second(10), 3);
-    /// let now = Timestamp::from_secs(7);
-    /// let interval = Interval::new(now, now + Duration::from_millis(50)).unwrap();
-    /// assert!(bucket.take_within(interval, 1).is_none(), "full: it matters when the take was");
-    /// bucket.take_at(now, 2)?;
-    /// assert!(matches!(bucket.take_within(interval, 1), Some(Ok(_))));
-    /// assert!(matches!(bucket.take_within(interval, 1), Some(Err(_))), "empty until 7.1 s");
-    /// # Ok::<(), Denied>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Denied`] if the request is denied at every instant of the interval. Then no permit has
-    /// been taken.
-    #[inline]
-    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        let _ = (interval, n);
-        None
-    }
-
-    /// Returns whether [`take_within`](Self::take_within) ever decides. If not, the caller need not
-    /// read an interval. The default is `false`.
-    #[inline]
-    fn decides_within(&self) -> bool {
-        false
-    }
-
-    /// Returns what [`take_within`](Self::take_within) would return, without any effect. A
-    /// composition asks this before it takes, because it takes only if all its limits would grant.
-    /// The default returns `None`.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{FixedWindow, Interval, Limiter, Timestamp};
-    /// let window = FixedWindow::new(10, Duration::from_secs(1));
-    /// let within = |from, to| {
-    ///     let [from, to] = [from, to].map(Timestamp::from_millis);
-    ///     Interval::new(from, to).unwrap()
-    /// };
-    /// window.take_at(Timestamp::from_millis(850), 1)?;
-    /// assert_eq!(window.peek_within(within(900, 990), 9), Some(Ok(())));
-    /// assert_eq!(window.peek_within(within(900, 1_010), 9), None, "it matters in which window");
-    /// # Ok::<(), portcullis_core::Denied>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Denied`] if the request would be denied at every instant of the interval.
-    #[inline]
-    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        let _ = (interval, n);
-        None
-    }
-
-    /// Returns whether [`take_at`](Self::take_at) would grant, without any effect. Effects of a
-    /// denial, such as the start of a [`Penalty`](crate::Penalty), do not happen either.
-    ///
-    /// The default compares `n` with [`available_at`](Self::available_at) and
-    /// [`capacity`](Self::capacity).
-    ///
-    /// # Errors
-    ///
-    /// [`Denied`] if the request would be denied.
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        if u64::from(n.max(1)) <= self.available_at(now) {
-            Ok(())
-        } else {
-            Err(detail::denied(now, n, self.capacity()))
-        }
-    }
-
-    /// Refunds `n` permits of the grant that `receipt` covers, as far as that cannot break the
-    /// limiter's bound.
-    ///
-    /// `now` is the time of the refund. The returned [`Refund`] contains:
-    ///
-    /// - the number of permits that count as never taken; the others return as they would have
-    ///   without the refund;
-    /// - a receipt for the permits that remain of the grant.
-    ///
-    /// The caller must not refund more permits than the receipt covers. It must also refund in
-    /// time: the grant must be younger than the limiter's horizon (the time after which its state
-    /// word repeats) minus the time in which all permits return. Otherwise the limiter may admit
-    /// too many permits, at most the number refunded. A [`Lease`] enforces the first rule. A
-    /// limiter can enforce the second one if its receipts contain the time of the grant: see
-    /// [`Receipt`].
-    ///
-    /// # Implementing
-    ///
-    /// A limiter that wraps another one forwards the call. There is no default, so that no wrapper
-    /// loses refunds without notice. A limiter that cannot refund [releases](Self::release) the
-    /// permits, counts none as never taken, and returns the receipt as it is.
-    ///
-    /// ```compile_fail,E0046
-    /// # use portcullis_core::{Denied, Limiter, Rate, Receipt, Retry, Timestamp, TokenBucket};
-    /// /// Logs each grant.
-    /// struct Logged(TokenBucket);
-    ///
-    /// impl Limiter for Logged {
-    ///     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-    ///         self.0.take_at(now, n).inspect(|_| println!("{n} granted"))
-    ///     }
-    ///     fn release(&self, n: u32) {
-    ///         Limiter::release(&self.0, n);
-    ///     }
-    ///     fn available_at(&self, now: Timestamp) -> u64 {
-    ///         self.0.available_at(now)
-    ///     }
-    ///     fn retry(&self, denied: Denied) -> Retry {
-    ///         Limiter::retry(&self.0, denied)
-    ///     }
-    ///     // `refund_at` is missing: it calls `self.0.refund_at(now, n, receipt)`.
-    /// }
-    /// ```
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund;
-
-    /// Releases `n` permits that were taken from this limiter and not returned since.
-    ///
-    /// A [`Lease`] and a [`LeasePool`](crate::LeasePool) call this method, and never for more
-    /// permits than they hold. The caller must not release permits that were not taken: the limiter
-    /// would then admit that many permits too many. With debug assertions such a release panics.
-    ///
-    /// A limiter whose permits return by time does nothing. A limiter that wraps another one
-    /// forwards the call. There is no default, so that no wrapper loses permits without notice.
-    ///
-    /// ```compile_fail,E0046
-    /// # use portcullis_core::{
-    /// #     Concurrency, Denied, Limiter, Receipt, Refund, Retry, Timestamp,
-    /// # };
-    /// /// Logs each grant.
-    /// struct Logged(Concurrency);
-    ///
-    /// impl Limiter for Logged {
-    ///     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-    ///         self.0.take_at(now, n).inspect(|_| println!("{n} granted"))
-    ///     }
-    ///     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-    ///         self.0.refund_at(now, n, receipt)
-    ///     }
-    ///     fn available_at(&self, now: Timestamp) -> u64 {
-    ///         self.0.available_at(now)
-    ///     }
-    ///     fn retry(&self, denied: Denied) -> Retry {
-    ///         Limiter::retry(&self.0, denied)
-    ///     }
-    ///     // `release` is missing: `fn release(&self, n: u32) { Limiter::release(&self.0, n) }`
-    /// }
-    /// ```
-    fn release(&self, n: u32);
-
-    /// Returns the permits available at `now`.
-    fn available_at(&self, now: Timestamp) -> u64;
-
-    /// Returns the largest number of permits that can ever be available at once. The default is
-    /// `u64::MAX`.
-    fn capacity(&self) -> u64 {
-        u64::MAX
-    }
-
-    /// Returns the identity of this limiter. A composition that contains one limiter twice uses it
-    /// to ask the limiter once, for the sum. The default is `None`: the identity is unknown, and
-    /// the composition asks twice.
-    ///
-    /// A limiter with state of its own returns [`LimiterId::of`] itself, even if it wraps another
-    /// limiter. A wrapper without state keeps the default, because it cannot be distinguished from
-    /// the limiter that it wraps.
-    fn id(&self) -> Option<LimiterId> {
-        None
-    }
-
-    /// Returns what a composition can use beyond the methods above: see [`Composable`]. The default
-    /// is `None`: the composition then uses the methods of this trait.
-    ///
-    /// A limiter that is [`Composable`] returns itself. A handle that only forwards to a limiter
-    /// forwards this method too.
-    #[inline]
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        None
-    }
-
-    /// Returns whether the limiter is idle at `now`, that is, indistinguishable from a fresh one.
-    /// The default is [`Idle::InUse`], which is also the answer if the state is unknown.
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        let _ = now;
-        Idle::InUse
-    }
+    /// A limiter with metadata of its own offers it to `read` first: see [`Read::offer`]. A wrapper
+    /// passes `read` on to its limiter, as it is.
+    fn read(&self, read: Read<'_>) -> Reading;
 
     /// Returns when to retry the request that was denied as `denied`, given the current state of
     /// the limiter.
@@ -424,16 +243,152 @@ pub trait Limiter {
     /// ```
     fn retry(&self, denied: Denied) -> Retry;
 
-    /// Offers metadata about a request: values that a caller can read by their names, such as the
-    /// reason of a denial. See [`metadata`](mod@metadata). The request was granted at `now` if
-    /// `denied` is `None`, and otherwise denied.
+    /// Returns the identity of this limiter. A composition that contains one limiter twice uses it
+    /// to ask the limiter once, for the sum. The default is `None`: the identity is unknown, and
+    /// the composition asks twice.
     ///
-    /// A limiter first offers its own values to `offers`, each under a name. Then it calls this
-    /// method of the limiters that it wraps. If a name is offered twice, the caller gets the first
-    /// value. The default offers [`USED_SHARE`](metadata::USED_SHARE), and for a denial
-    /// [`RETRY_AFTER`](metadata::RETRY_AFTER) and [`REASON_PHRASE`](metadata::REASON_PHRASE).
-    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        offer(self, now, denied, offers);
+    /// A limiter with state of its own returns [`LimiterId::of`] itself, even if it wraps another
+    /// limiter. A wrapper without state keeps the default, because it cannot be distinguished from
+    /// the limiter that it wraps.
+    #[inline]
+    fn id(&self) -> Option<LimiterId> {
+        None
+    }
+
+    /// Returns what a caller may rely on to ask in a faster way: see [`Hints`]. The default is
+    /// [`Hints::NONE`], which is right for every limiter.
+    ///
+    /// A wrapper returns what holds for it as well. For example, a wrapper that acts on a grant
+    /// must not say [`one_receipt`](Hints::one_receipt), unless its `give_back` undoes what it has
+    /// done.
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::NONE
+    }
+
+    /// Takes `n` permits at `now`. With `n = 0` it takes nothing, and is granted or denied as a
+    /// request for 1 permit would be.
+    ///
+    /// The [`Receipt`] identifies the grant for [`refund_at`](Self::refund_at). The caller must
+    /// return the permits with [`release`](Self::release) once it no longer uses them. A [`Lease`],
+    /// which [`LimiterExt::try_acquire_at`] returns, does so when it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`] if the request is denied. Then no permit has been taken. [`Denied`] lists the
+    /// reasons. [`Denied::retry`] says when to retry, or [`Retry::Never`] if a retry cannot
+    /// succeed: for example, if the request exceeds the capacity. Then request fewer permits.
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.decide(Ask::take(now, n)).taken(now, n)
+    }
+
+    /// Returns whether [`take_at`](Self::take_at) would grant, without any effect. Effects of a
+    /// denial, such as the start of a [`Penalty`](crate::Penalty), do not happen either.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`] if the request would be denied.
+    #[inline]
+    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.decide(Ask::look(now, n)).planned(now, n).map(|_| ())
+    }
+
+    /// Refunds `n` permits of the grant that `receipt` covers, as far as that cannot break the
+    /// limiter's bound.
+    ///
+    /// `now` is the time of the refund. The returned [`Refund`] contains:
+    ///
+    /// - the number of permits that count as never taken; the others return as they would have
+    ///   without the refund;
+    /// - a receipt for the permits that remain of the grant.
+    ///
+    /// The caller must not refund more permits than the receipt covers. It must also refund in
+    /// time: the grant must be younger than the limiter's horizon (the time after which its state
+    /// word repeats) minus the time in which all permits return. Otherwise the limiter may admit
+    /// too many permits, at most the number refunded. A [`Lease`] enforces the first rule. A
+    /// limiter can enforce the second one if its receipts contain the time of the grant: see
+    /// [`Receipt`].
+    #[inline]
+    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
+        let back = Back::Refund {
+            now,
+            permits: n,
+            receipt,
+            receipts: None,
+        };
+        self.give_back(back).refund
+    }
+
+    /// Releases `n` permits that were taken from this limiter and not returned since.
+    ///
+    /// A [`Lease`] and a [`LeasePool`](crate::LeasePool) call this method, and never for more
+    /// permits than they hold. The caller must not release permits that were not taken: the limiter
+    /// would then admit that many permits too many. With debug assertions such a release panics.
+    #[inline]
+    fn release(&self, n: u32) {
+        let _ = self.give_back(Back::Release { permits: n });
+    }
+
+    /// Returns the permits available at `now`.
+    #[inline]
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.read(Read::at(now)).available
+    }
+
+    /// Returns the largest number of permits that can ever be available at once.
+    #[inline]
+    fn capacity(&self) -> u64 {
+        self.read(Read::at(Timestamp::ZERO)).capacity
+    }
+}
+
+/// What a caller may rely on to ask a limiter in a faster way: the result of [`Limiter::hints`].
+///
+/// ```
+/// # use portcullis_core::{AllOf, Concurrency, Hints, Limiter};
+/// assert!(Concurrency::new(1).hints().one_receipt);
+/// assert!(!AllOf::new((Concurrency::new(1), Concurrency::new(2))).hints().one_receipt);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Hints {
+    /// Whether the limiter often decides within an interval: whether it is worth the caller's while
+    /// to read one, and to ask within it ([`When::Within`]). If not, the limiter is never asked so.
+    pub decides_within: bool,
+    /// Whether the receipt of a grant is all that is needed to undo it, because the limiter takes
+    /// from one limit only. If not, a composition takes from its other limits inside the take of
+    /// this one ([`Tell::Grant`]), and a queue asks for the receipts of all limits
+    /// ([`Tell::Receipts`]).
+    pub one_receipt: bool,
+}
+
+impl Hints {
+    /// A caller may rely on nothing.
+    pub const NONE: Self = Self {
+        decides_within: false,
+        one_receipt: false,
+    };
+
+    /// The limiter takes from one limit, by the receipt.
+    pub const ONE_RECEIPT: Self = Self {
+        one_receipt: true,
+        ..Self::NONE
+    };
+
+    /// Returns the hints of a limiter that also decides within intervals.
+    ///
+    /// ```
+    /// # use portcullis_core::Hints;
+    /// assert!(Hints::ONE_RECEIPT.within_intervals().decides_within);
+    /// ```
+    #[inline(always)]
+    #[must_use]
+    pub const fn within_intervals(self) -> Self {
+        Self {
+            decides_within: true,
+            ..self
+        }
     }
 }
 
@@ -451,8 +406,8 @@ pub(crate) fn offer<L: Limiter + ?Sized>(
     offers.offer(metadata::USED_SHARE, || Used::of(limiter, now));
 }
 
-/// Methods that take permits as a [`Lease`], for every limiter. Import the trait with `use
-/// portcullis_core::LimiterExt`.
+/// More questions to any limiter, and methods that take permits as a [`Lease`]. Import the trait
+/// with `use portcullis_core::LimiterExt`.
 ///
 /// ```
 /// # use portcullis_core::{Concurrency, LimiterExt, Timestamp};
@@ -501,7 +456,7 @@ pub trait LimiterExt: Limiter {
     /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, and returns what the
     /// decision saw: how many permits are left, of how many, and when to retry. The numbers are
     /// those of this decision, whatever other callers take at the same time: see
-    /// [`Limiter::take_explained_at`].
+    /// [`take_explained_at`](Self::take_explained_at).
     ///
     /// # Errors
     ///
@@ -509,7 +464,7 @@ pub trait LimiterExt: Limiter {
     ///
     /// # Cost
     ///
-    /// That of [`Limiter::take_explained_at`].
+    /// That of [`take_explained_at`](Self::take_explained_at).
     ///
     /// ```
     /// # use core::time::Duration;
@@ -586,6 +541,201 @@ pub trait LimiterExt: Limiter {
         self.try_acquire_between_at(now, 1, u32::MAX).ok()
     }
 
+    /// Takes permits as [`take_at`](Limiter::take_at) does, and returns the numbers of the
+    /// decision, such as the permits that are left: see [`Detail`]. For example, for the header
+    /// fields of a response.
+    ///
+    /// The [decision](Detail::decision) and the first result are the same.
+    ///
+    /// If the state of the limiter is one word, the other fields are computed from the word that
+    /// the decision wrote or read. No two concurrent grants then report the same
+    /// [`available`](Detail::available) permits, unless permits returned in between. These
+    /// limiters and requests differ:
+    ///
+    /// - A [`SlidingWindow`](crate::SlidingWindow) computes `available` in this way. It computes
+    ///   the times from its segments after the decision, so they include later grants.
+    /// - An [`AllOf`](crate::AllOf) reports one of its limits: the one that denied, or for a grant
+    ///   the one with the fewest permits left. See
+    ///   [`AllOf::try_acquire_explained_at`](crate::AllOf::try_acquire_explained_at).
+    /// - A [`Penalty`](crate::Penalty) reports what its limiter reports. For a denial, it reads the
+    ///   end of the penalty after the decision.
+    /// - In these cases, [`explain_at`](Self::explain_at) looks at the limiter after the decision,
+    ///   and requests of other callers may come in between: a request for more than the capacity, a
+    ///   request for a key that a keyed table has no slot for, a [`Slice`](crate::Slice), a limiter
+    ///   in stripes ([`Striped`](crate::Striped)), and a limiter of your own that does not
+    ///   tell them ([`Tell::Detail`]).
+    ///
+    /// # Errors
+    ///
+    /// The first result is [`Denied`] if the request is denied. Then no permit has been taken.
+    ///
+    /// # Cost
+    ///
+    /// The cost of a take, and some divisions: tens of nanoseconds. If the settings of the limiter
+    /// can change, it divides before its compare-exchange, which then fails more often under
+    /// contention. This method adds no cost to `take_at`.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Limiter, LimiterExt, Retry, Timestamp};
+    /// let limit = Concurrency::new(5);
+    /// let (taken, detail) = limit.take_explained_at(Timestamp::ZERO, 2);
+    /// assert!(taken.is_ok());
+    /// assert_eq!((detail.available, detail.capacity), (3, 5));
+    /// assert_eq!(detail.full_again, Retry::OnRelease);
+    /// ```
+    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+        let seen = Cell::new(None);
+        let ask = Ask::take(now, n).telling(Tell::Detail(&seen));
+        // Refunded if the limiter panics when it is asked again.
+        let taken = self.decide(ask).taken(now, n);
+        let taken = taken.map(|receipt| UndoOnDrop::new(self, now, n, receipt));
+        let look = |n| self.explain_at(now, n);
+        let retry = |denied| self.retry(denied);
+        let detail = detail::told((now, n), detail::outcome(&taken), seen.get(), look, retry);
+        (taken.map(UndoOnDrop::into_receipt), detail)
+    }
+
+    /// Returns what would happen to a request for `n` permits at `now`: whether it would be
+    /// granted, how many permits are available, and when to retry. Writes nothing.
+    ///
+    /// The result is that of [`take_explained_at`](Self::take_explained_at), except that nothing is
+    /// taken: `available` are the permits before the request.
+    ///
+    /// A limiter that does not [tell](Tell::Detail) is asked several times: each question reads the
+    /// state again.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, Limiter, LimiterExt, Retry, Timestamp};
+    /// let limit = Concurrency::new(3);
+    /// let _held = limit.try_acquire(2)?;
+    /// let detail = limit.explain_at(Timestamp::ZERO, 2);
+    /// assert_eq!(
+    ///     (detail.is_allowed(), detail.available, detail.retry),
+    ///     (false, 1, Retry::OnRelease)
+    /// );
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+        let seen = Cell::new(None);
+        let ask = Ask::look(now, n).telling(Tell::Detail(&seen));
+        let looked = self.decide(ask).planned(now, n).map(|_| ());
+        match seen.get() {
+            Some(detail) if detail.decision == looked => detail,
+            _ => Detail::of(self, now, looked),
+        }
+    }
+
+    /// Takes `n` permits at some instant in `interval`, if it does not matter which one: if
+    /// [`take_at`](Limiter::take_at) would decide alike, and leave the limiter in the same state,
+    /// at every instant of the interval. If it matters, returns `None`, and nothing has changed.
+    ///
+    /// The instant does not matter:
+    ///
+    /// - for a token bucket, while the bucket is in use and not full;
+    /// - for a window, if none of its edges is in the interval;
+    /// - for both, if the request would still be denied at the end of the interval;
+    /// - for a concurrency limit, always;
+    /// - for a composition, if it matters to none of its limits, up to the first that denies. If
+    ///   another thread changes one of these limits during the call, so that the instant matters,
+    ///   the composition may take permits from the other limits and refund them before it returns
+    ///   `None`.
+    ///
+    /// A limiter that does not [decide within intervals](Hints::decides_within) returns `None`.
+    ///
+    /// The denial or the receipt contains the earliest instant of the interval as its time. For
+    /// such a denial, [`retry`](Limiter::retry) returns the same time as for a denial at the exact
+    /// instant.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{
+    /// #     Denied, Interval, Limiter, LimiterExt, Rate, Timestamp, TokenBucket,
+    /// # };
+    /// let bucket = TokenBucket::new(Rate::per_second(10), 3);
+    /// let now = Timestamp::from_secs(7);
+    /// let interval = Interval::new(now, now + Duration::from_millis(50)).unwrap();
+    /// assert!(bucket.take_within(interval, 1).is_none(), "full: it matters when the take was");
+    /// bucket.take_at(now, 2)?;
+    /// assert!(matches!(bucket.take_within(interval, 1), Some(Ok(_))));
+    /// assert!(matches!(bucket.take_within(interval, 1), Some(Err(_))), "empty until 7.1 s");
+    /// # Ok::<(), Denied>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`] if the request is denied at every instant of the interval. Then no permit has
+    /// been taken.
+    #[inline]
+    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
+        if !self.hints().decides_within {
+            return None;
+        }
+        match self.decide(Ask::take(interval, n)) {
+            Answer::TimeMatters => None,
+            answer => Some(answer.taken(interval.earliest(), n)),
+        }
+    }
+
+    /// Returns what [`take_within`](Self::take_within) would return, without any effect.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{FixedWindow, Interval, Limiter, LimiterExt, Timestamp};
+    /// let window = FixedWindow::new(10, Duration::from_secs(1));
+    /// let within = |from, to| {
+    ///     let [from, to] = [from, to].map(Timestamp::from_millis);
+    ///     Interval::new(from, to).unwrap()
+    /// };
+    /// window.take_at(Timestamp::from_millis(850), 1)?;
+    /// assert_eq!(window.peek_within(within(900, 990), 9), Some(Ok(())));
+    /// assert_eq!(window.peek_within(within(900, 1_010), 9), None, "it matters in which window");
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`] if the request would be denied at every instant of the interval.
+    #[inline]
+    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
+        if !self.hints().decides_within {
+            return None;
+        }
+        match self.decide(Ask::look(interval, n)) {
+            Answer::TimeMatters => None,
+            answer => Some(answer.planned(interval.earliest(), n).map(|_| ())),
+        }
+    }
+
+    /// Returns whether the limiter is idle at `now`, that is, indistinguishable from a fresh one.
+    /// [`Idle::InUse`] is also the answer if the state is unknown.
+    #[inline]
+    fn idle_at(&self, now: Timestamp) -> Idle {
+        self.read(Read::at(now)).idle
+    }
+
+    /// Returns the number of permits that are in use and return only by
+    /// [`release`](Limiter::release); 0 for a limiter whose permits return by time.
+    #[inline]
+    fn held(&self) -> u64 {
+        self.read(Read::at(Timestamp::ZERO)).held
+    }
+
+    /// Offers metadata about a request: values that a caller can read by their names, such as the
+    /// reason of a denial. See [`metadata`](mod@metadata). The request was granted at `now` if
+    /// `denied` is `None`, and otherwise denied.
+    ///
+    /// The limiter offers its own values first ([`Read::offer`]). Then follow those that every
+    /// limiter has: [`USED_SHARE`](metadata::USED_SHARE), and for a denial
+    /// [`RETRY_AFTER`](metadata::RETRY_AFTER) and [`REASON_PHRASE`](metadata::REASON_PHRASE).
+    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+        let _ = self.read(Read {
+            now,
+            denied,
+            offers: Some(offers.by_ref()),
+        });
+        offer(self, now, denied, offers);
+    }
+
     /// Takes `n` permits at `now` and then calls `rest`. If `rest` returns `false` or panics, the
     /// permits are refunded, as far as the limiter can refund them. If it returns `true`, the
     /// permits stay taken, without a lease: the caller [releases](Limiter::release) them. Returns
@@ -610,10 +760,7 @@ pub trait LimiterExt: Limiter {
         n: u32,
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, Denied> {
-        match self.as_composable() {
-            Some(composable) => composable.take_then(now, n, rest),
-            None => take_or_undo(self, now, n, rest),
-        }
+        Ask::take(now, n).put_then(self, rest)
     }
 }
 
@@ -753,78 +900,29 @@ impl Idle {
 macro_rules! forward {
     ($([$($generics:tt)*] $handle:ty),*) => {$(
         impl<$($generics)*> Limiter for $handle {
-            #[inline]
-            fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-                self.deref().take_at(now, n)
+            #[inline(always)]
+            fn decide(&self, ask: crate::Ask<'_>) -> crate::Answer {
+                self.deref().decide(ask)
             }
-            fn take_explained_at(
-                &self,
-                now: Timestamp,
-                n: u32,
-            ) -> (Result<Receipt, Denied>, crate::Detail) {
-                self.deref().take_explained_at(now, n)
+            #[inline(always)]
+            fn give_back(&self, back: crate::Back<'_>) -> crate::Returned {
+                self.deref().give_back(back)
             }
-            fn explain_at(&self, now: Timestamp, n: u32) -> crate::Detail {
-                self.deref().explain_at(now, n)
-            }
-            #[inline]
-            fn take_within(
-                &self,
-                interval: crate::Interval,
-                n: u32,
-            ) -> Option<Result<Receipt, Denied>> {
-                self.deref().take_within(interval, n)
-            }
-            #[inline]
-            fn peek_within(
-                &self,
-                interval: crate::Interval,
-                n: u32,
-            ) -> Option<Result<(), Denied>> {
-                self.deref().peek_within(interval, n)
-            }
-            #[inline]
-            fn decides_within(&self) -> bool {
-                self.deref().decides_within()
-            }
-            #[inline]
-            fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-                self.deref().peek_at(now, n)
-            }
-            #[inline]
-            fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> crate::Refund {
-                self.deref().refund_at(now, n, receipt)
-            }
-            #[inline]
-            fn id(&self) -> Option<LimiterId> {
-                self.deref().id()
-            }
-            #[inline]
-            fn as_composable(&self) -> Option<&dyn crate::Composable> {
-                self.deref().as_composable()
-            }
-            #[inline]
-            fn release(&self, n: u32) {
-                self.deref().release(n);
-            }
-            #[inline]
-            fn available_at(&self, now: Timestamp) -> u64 {
-                self.deref().available_at(now)
-            }
-            #[inline]
-            fn capacity(&self) -> u64 {
-                self.deref().capacity()
-            }
-            #[inline]
-            fn idle_at(&self, now: Timestamp) -> Idle {
-                self.deref().idle_at(now)
+            #[inline(always)]
+            fn read(&self, read: crate::Read<'_>) -> crate::Reading {
+                self.deref().read(read)
             }
             #[inline]
             fn retry(&self, denied: Denied) -> Retry {
                 self.deref().retry(denied)
             }
-            fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-                self.deref().metadata(now, denied, offers);
+            #[inline]
+            fn id(&self) -> Option<LimiterId> {
+                self.deref().id()
+            }
+            #[inline(always)]
+            fn hints(&self) -> crate::Hints {
+                self.deref().hints()
             }
         }
     )*};

@@ -77,6 +77,9 @@ pub trait WordRules {
     /// `state`.
     fn rest(&self, state: u64, receipt: Receipt) -> Receipt;
 
+    /// The largest number of permits that one request can be granted.
+    fn capacity(&self) -> u64;
+
     /// The available permits.
     fn available(&self, state: u64, now: Timestamp) -> u64;
 
@@ -145,9 +148,6 @@ pub trait TableRules: WordRules {
         }
     }
 
-    /// The largest number of permits that one request can be granted.
-    fn capacity(&self) -> u64;
-
     /// The state under these rules of a limiter whose state under the rules `before` is `state`:
     /// permits in use stay in use. Called at `now`, which may be stale. Not called for rules that
     /// [release](Self::RELEASES).
@@ -196,4 +196,15 @@ pub enum Verdict {
     Allowed,
     /// Denied: the state does not change.
     Denied(Denied),
+}
+
+impl Verdict {
+    /// The next state, if it changes, and the verdict.
+    #[inline(always)]
+    pub(crate) fn step(self) -> (Option<u64>, Self) {
+        match self {
+            Self::Granted(left) => (Some(left), self),
+            Self::Allowed | Self::Denied(_) => (None, self),
+        }
+    }
 }

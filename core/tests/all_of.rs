@@ -22,9 +22,9 @@ use std::sync::{Barrier, Mutex};
 use draws::Draws;
 use limiters::{Back, Denial, ForEach, Kind, Subject};
 use portcullis_core::{
-    AllLease, AllOf, Concurrency, Counted, Denied, DeniedBy, Detail, FixedWindow, Limiter,
-    LimiterExt, LimiterId, Limits, Penalty, QueueLimiter, Rate, Receipt, Retry, SlidingWindow,
-    Timestamp, TokenBucket, Unlimited, Word,
+    AllLease, AllOf, Answer, Ask, Concurrency, Counted, Denied, DeniedBy, Detail, FixedWindow,
+    Idle, Limiter, LimiterExt, LimiterId, Limits, Penalty, Rate, Read, Reading, Receipt, Retry,
+    Returned, SlidingWindow, Timestamp, TokenBucket, Unlimited, Word,
 };
 
 const NOW: Timestamp = Timestamp::from_secs(5);
@@ -944,24 +944,31 @@ fn a_partial_grant_of_a_limiter_that_denies_what_it_reports_ends() {
     /// Grants up to this many at once, whatever it reports.
     struct Boasts(u32);
     impl Limiter for Boasts {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-            if n <= self.0 {
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            let (now, n) = (ask.now(), ask.permits());
+            if ask.is_look() {
+                return ask.granted(Receipt::NONE);
+            }
+            Answer::from(if n <= self.0 {
                 Ok(Receipt::NONE)
             } else {
                 Err(Denied::Refused { now, permits: n })
+            })
+        }
+
+        fn give_back(&self, _: portcullis_core::Back<'_>) -> Returned {
+            Returned::NOTHING
+        }
+
+        fn read(&self, _: Read<'_>) -> Reading {
+            Reading {
+                available: u64::MAX,
+                capacity: u64::MAX,
+                idle: Idle::InUse,
+                held: 0,
             }
         }
 
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
-        }
-
-        fn release(&self, _: u32) {}
-
-        fn available_at(&self, _: Timestamp) -> u64 {
-            u64::MAX
-        }
         fn retry(&self, _: Denied) -> Retry {
             Retry::Never
         }
@@ -992,7 +999,10 @@ fn a_partial_grant_of_a_limiter_that_denies_what_it_reports_ends() {
 fn a_limiter_with_state_is_recognized_behind_every_handle_and_differs_from_all_others() {
     fn check<W: Word>() {
         let second = Duration::from_secs(1);
-        let all = limiters::limited::<W>(5, second);
+        let mut all = limiters::limited::<W>(5, second);
+        // A wrapper without state is not told from its limiter.
+        all.retain(|(_, limiter)| limiter.id().is_some());
+        assert_eq!(2 * all.len(), limiters::limited::<W>(5, second).len());
         let bucket = TokenBucket::builder(Rate::per_second(1), 5)
             .build_on::<W>()
             .unwrap();
@@ -1084,27 +1094,48 @@ fn a_limiter_without_state_hides_none_of_its_neighbours() {
 fn a_limiter_written_by_hand_is_not_mistaken_for_its_first_field_and_is_asked_each_time() {
     struct Both(Concurrency, Concurrency);
     impl Limiter for Both {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-            let receipt = self.0.take_at(now, n)?;
-            self.1.take_at(now, n).inspect_err(|_| self.0.release(n))?;
-            Ok(receipt)
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            let (now, n) = (ask.now(), ask.permits());
+            if ask.is_look() {
+                return ask.looked(self.available_at(now), || u64::MAX);
+            }
+            self.take(now, n).into()
         }
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
+        fn give_back(&self, back: portcullis_core::Back<'_>) -> Returned {
+            match back {
+                portcullis_core::Back::Release { permits: n } => {
+                    self.1.release(n);
+                    self.0.release(n);
+                    Returned::NOTHING
+                }
+                portcullis_core::Back::Refund {
+                    permits, receipt, ..
+                } => {
+                    self.release(permits);
+                    receipt.refunded(0).into()
+                }
+                _ => Returned::NOTHING,
+            }
         }
-        fn release(&self, n: u32) {
-            self.1.release(n);
-            self.0.release(n);
-        }
-        fn available_at(&self, now: Timestamp) -> u64 {
-            self.0.available_at(now).min(self.1.available_at(now))
-        }
-        fn capacity(&self) -> u64 {
-            self.0.capacity()
+        fn read(&self, read: Read<'_>) -> Reading {
+            let now = read.now();
+            Reading {
+                available: self.0.available_at(now).min(self.1.available_at(now)),
+                capacity: self.0.capacity(),
+                idle: Idle::InUse,
+                held: 0,
+            }
         }
         fn retry(&self, denied: Denied) -> Retry {
             self.0.retry(denied)
+        }
+    }
+
+    impl Both {
+        fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+            let receipt = self.0.take_at(now, n)?;
+            self.1.take_at(now, n).inspect_err(|_| self.0.release(n))?;
+            Ok(receipt)
         }
     }
     let both = Both(Concurrency::new(5), Concurrency::new(1));
@@ -1342,31 +1373,53 @@ impl Scripted<'_> {
 }
 
 impl Limiter for Scripted<'_> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            return ask.looked(self.available_at(now), || u64::MAX);
+        }
         self.called(Call::Take(self.place, n));
-        match self.script {
+        Answer::from(match self.script {
             Script::Denies => Err(Denied::Refused { now, permits: n }),
             Script::PanicsInTake => panic!("scripted"),
             _ => Ok(Receipt::new(1_000 + self.place as u64)),
+        })
+    }
+    fn give_back(&self, back: portcullis_core::Back<'_>) -> Returned {
+        match back {
+            portcullis_core::Back::Release { permits: n } => {
+                self.called(Call::Release(self.place, n));
+                assert!(self.script != Script::PanicsInRelease, "scripted");
+                Returned::NOTHING
+            }
+            portcullis_core::Back::Refund {
+                now,
+                permits: n,
+                receipt,
+                ..
+            } => {
+                assert_eq!(
+                    (now, receipt.note()),
+                    (NOW, 1_000 + self.place as u64),
+                    "the receipt of another limit"
+                );
+                self.called(Call::Refund(self.place, n));
+                assert!(self.script != Script::PanicsInRefund, "scripted");
+                receipt.refunded(n).into()
+            }
+            _ => Returned::NOTHING,
         }
     }
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> portcullis_core::Refund {
-        assert_eq!(
-            (now, receipt.note()),
-            (NOW, 1_000 + self.place as u64),
-            "the receipt of another limit"
-        );
-        self.called(Call::Refund(self.place, n));
-        assert!(self.script != Script::PanicsInRefund, "scripted");
-        receipt.refunded(n)
-    }
-    fn release(&self, n: u32) {
-        self.called(Call::Release(self.place, n));
-        assert!(self.script != Script::PanicsInRelease, "scripted");
-    }
-    fn available_at(&self, _: Timestamp) -> u64 {
-        assert!(self.script != Script::PanicsInLook, "scripted");
-        u64::MAX
+    fn read(&self, _: Read<'_>) -> Reading {
+        Reading {
+            available: {
+                assert!(self.script != Script::PanicsInLook, "scripted");
+                u64::MAX
+            },
+            capacity: u64::MAX,
+            idle: Idle::InUse,
+            held: 0,
+        }
     }
     fn retry(&self, _: Denied) -> Retry {
         Retry::After(Duration::from_secs(1))
@@ -1541,21 +1594,28 @@ fn a_limit_that_denies_in_the_look_is_asked_once_alone() {
     /// Denies every request.
     struct Closed<'a>(&'a AtomicU32);
     impl Limiter for Closed<'_> {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            let (now, n) = (ask.now(), ask.permits());
+            if ask.is_look() {
+                return ask.looked(self.available_at(now), || u64::MAX);
+            }
             self.0.fetch_add(1, SeqCst);
-            Err(Denied::Exhausted { now, permits: n })
+            Answer::Denied(Denied::Exhausted { now, permits: n })
         }
 
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
+        fn give_back(&self, _: portcullis_core::Back<'_>) -> Returned {
+            Returned::NOTHING
         }
 
-        fn release(&self, _: u32) {}
-
-        fn available_at(&self, _: Timestamp) -> u64 {
-            0
+        fn read(&self, _: Read<'_>) -> Reading {
+            Reading {
+                available: 0,
+                capacity: u64::MAX,
+                idle: Idle::InUse,
+                held: 0,
+            }
         }
+
         fn retry(&self, _: Denied) -> Retry {
             Retry::OnRelease
         }

@@ -4,8 +4,8 @@
 use core::time::Duration;
 
 use portcullis_core::{
-    AllOf, Attached, Detach, FixedWindow, Interval, Limiter, Rate, StateWord, Timestamp,
-    TokenBucket, Word,
+    AllOf, Attached, Detach, FixedWindow, Interval, Limiter, LimiterExt, Rate, StateWord,
+    Timestamp, TokenBucket, Word,
 };
 use proptest::prelude::*;
 

@@ -10,10 +10,10 @@ use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::panic::catch_unwind;
 
-use portcullis_core::metadata::{Metadata, Name};
+use portcullis_core::metadata::Name;
 use portcullis_core::{
-    AllOf, Concurrency, Counted, Denied, Detail, Limiter, LimiterExt, Limits, Rate, Receipt, Retry,
-    Timestamp, TokenBucket, TooFewHeld,
+    AllOf, Answer, Ask, Back, Concurrency, Counted, Denied, Detail, Idle, Limiter, LimiterExt,
+    Limits, Rate, Read, Reading, Receipt, Retry, Returned, Timestamp, TokenBucket, TooFewHeld,
 };
 
 const fn millis(n: u64) -> Timestamp {
@@ -415,21 +415,37 @@ mod chained_limiter_tests {
     }
 
     impl Limiter for Track<'_> {
-        fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            if ask.is_look() {
+                return ask.granted(Receipt::NONE);
+            }
             self.note("take");
             assert!(self.does != Does::PanicInTake, "scripted");
-            Ok(Receipt::NONE)
+            Answer::Granted(Receipt::NONE)
         }
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
+        fn give_back(&self, back: Back<'_>) -> Returned {
+            match back {
+                Back::Release { permits: _ } => {
+                    self.note("release");
+                    assert!(self.does != Does::PanicInRelease, "scripted");
+                    Returned::NOTHING
+                }
+                Back::Refund {
+                    permits, receipt, ..
+                } => {
+                    self.release(permits);
+                    receipt.refunded(0).into()
+                }
+                _ => Returned::NOTHING,
+            }
         }
-        fn release(&self, _: u32) {
-            self.note("release");
-            assert!(self.does != Does::PanicInRelease, "scripted");
-        }
-        fn available_at(&self, _: Timestamp) -> u64 {
-            u64::MAX
+        fn read(&self, _: Read<'_>) -> Reading {
+            Reading {
+                available: u64::MAX,
+                capacity: u64::MAX,
+                idle: Idle::InUse,
+                held: 0,
+            }
         }
         fn retry(&self, _: Denied) -> Retry {
             Retry::Never
@@ -657,27 +673,31 @@ mod chained_limiter_tests {
         /// Has a value for two of the names.
         struct Named(usize);
         impl Limiter for Named {
-            fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
-                Ok(Receipt::NONE)
+            fn decide(&self, ask: Ask<'_>) -> Answer {
+                if ask.is_look() {
+                    return ask.granted(Receipt::NONE);
+                }
+                Answer::Granted(Receipt::NONE)
             }
 
-            fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-                self.release(n);
-                portcullis_core::Refund { permits: 0, rest }
+            fn give_back(&self, _: Back<'_>) -> Returned {
+                Returned::NOTHING
             }
 
-            fn release(&self, _: u32) {}
-
-            fn available_at(&self, _: Timestamp) -> u64 {
-                u64::MAX
+            fn read(&self, mut read: Read<'_>) -> Reading {
+                for index in [self.0, self.0 + 1] {
+                    read.offer(NAMES[index], || 10 * index as u32);
+                }
+                Reading {
+                    available: u64::MAX,
+                    capacity: u64::MAX,
+                    idle: Idle::InUse,
+                    held: 0,
+                }
             }
+
             fn retry(&self, _: Denied) -> Retry {
                 Retry::Never
-            }
-            fn metadata(&self, _: Timestamp, _: Option<Denied>, offers: &mut Metadata<'_>) {
-                for index in [self.0, self.0 + 1] {
-                    offers.offer(NAMES[index], || 10 * index as u32);
-                }
             }
         }
         let all = AllOf::new((Named(0), Named(2)));

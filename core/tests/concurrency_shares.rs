@@ -10,8 +10,8 @@ use core::time::Duration;
 
 use draws::Draws;
 use portcullis_core::{
-    AllOf, ConcurrencyShare, ConcurrencyShares, Denied, Idle, Lease, Limiter, Rate, Retry, Setting,
-    SettingsError, Timestamp, TokenBucket, Word,
+    AllOf, ConcurrencyShare, ConcurrencyShares, Denied, Idle, Lease, Limiter, LimiterExt, Rate,
+    Retry, Setting, SettingsError, Timestamp, TokenBucket, Word,
 };
 
 const SECOND: u64 = 1_000_000_000;

@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use portcullis_core::{
-    FixedWindow, IntoRules, Keyed, KeyedRules, Limiter, Line, PendingClaim, Rate, Seed, Timestamp,
-    TokenBucket,
+    FixedWindow, IntoRules, Keyed, KeyedRules, Limiter, LimiterExt, Line, PendingClaim, Rate, Seed,
+    Timestamp, TokenBucket,
 };
 use proptest::prelude::*;
 

@@ -12,8 +12,8 @@ use core::time::Duration;
 
 use draws::Draws;
 use portcullis_core::{
-    AllOf, Concurrency, Counted, Denied, Escalation, FixedWindow, Idle, Limiter, Rate, Retry,
-    Setting, SettingsError, Threshold, Timestamp, TokenBucket, Unlimited, Word,
+    AllOf, Concurrency, Counted, Denied, Escalation, FixedWindow, Idle, Limiter, LimiterExt, Rate,
+    Retry, Setting, SettingsError, Threshold, Timestamp, TokenBucket, Unlimited, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

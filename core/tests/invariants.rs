@@ -13,8 +13,9 @@ use std::panic::catch_unwind;
 
 use draws::Draws;
 use portcullis_core::{
-    ClaimError, Concurrency, FixedWindow, LeaseId, LeasePool, Limiter, LimiterExt, Rate, Receipt,
-    Retry, SlidingWindow, StaleId, Timestamp, TokenBucket, Unlimited, Word,
+    Answer, Ask, Back, ClaimError, Concurrency, FixedWindow, Idle, LeaseId, LeasePool, Limiter,
+    LimiterExt, Rate, Read, Reading, Receipt, Retry, Returned, SlidingWindow, StaleId, Timestamp,
+    TokenBucket, Unlimited, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -283,24 +284,26 @@ fn a_panic_returns_the_held_permits() {
 fn a_limiter_that_panics_leaves_the_pool_unchanged() {
     struct Panics;
     impl Limiter for Panics {
-        fn take_at(
-            &self,
-            _: Timestamp,
-            _: u32,
-        ) -> Result<portcullis_core::Receipt, portcullis_core::Denied> {
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            if ask.is_look() {
+                return ask.looked(self.available_at(ask.now()), || u64::MAX);
+            }
             std::panic::resume_unwind(Box::new(()))
         }
 
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
+        fn give_back(&self, _: Back<'_>) -> Returned {
+            Returned::NOTHING
         }
 
-        fn release(&self, _: u32) {}
-
-        fn available_at(&self, _: Timestamp) -> u64 {
-            0
+        fn read(&self, _: Read<'_>) -> Reading {
+            Reading {
+                available: 0,
+                capacity: u64::MAX,
+                idle: Idle::InUse,
+                held: 0,
+            }
         }
+
         fn retry(&self, _: portcullis_core::Denied) -> Retry {
             Retry::Never
         }

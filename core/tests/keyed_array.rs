@@ -8,6 +8,8 @@
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
 mod draws;
+#[path = "support/own.rs"]
+mod own;
 
 use core::cell::{Cell, RefCell};
 use core::fmt::{self, Debug, Display};
@@ -20,10 +22,12 @@ use std::rc::Rc;
 use std::sync::{Barrier, Mutex};
 
 use draws::Draws;
+use own::Own;
 use portcullis_core::{
-    AdjustableBucket, AllOf, Carry, Concurrency, CooldownWindow, Counted, Denied, Escalation,
-    FixedWindow, Idle, Key, Keyed, KeyedArray, KeyedStatistics, Lease, Limiter, LimiterExt, Line,
-    Penalty, Rate, Receipt, Refund, Retry, Seed, SlidingWindow, Threshold, Timestamp, TokenBucket,
+    AdjustableBucket, AllOf, Answer, Ask, Back, Carry, Concurrency, CooldownWindow, Counted,
+    Denied, Escalation, FixedWindow, Idle, Key, Keyed, KeyedArray, KeyedStatistics, Lease, Limiter,
+    LimiterExt, Line, Penalty, Rate, Read, Reading, Retry, Returned, Seed, SlidingWindow,
+    Threshold, Timestamp, TokenBucket,
 };
 
 /// How stale a `now` may be: the staleness of every table here, unless a test sets another one.
@@ -201,6 +205,9 @@ fn for_each_limiter(what: &mut impl ForEach) {
     what.each(case("token bucket", BUCKET, bucket));
     what.each(case("counted token bucket", BUCKET, move || {
         Counted::new(bucket())
+    }));
+    what.each(case("token bucket in a wrapper", BUCKET, move || {
+        Own(bucket())
     }));
     let tick = adjustable().tick().as_nanos() as u64;
     let coarse = Bound::Bucket {
@@ -914,50 +921,44 @@ thread_local! {
 struct Interrupted(Concurrency);
 
 impl Limiter for Interrupted {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            let said = self.0.peek_at(now, n);
+            if let Some(hook) = IN_PEEK.take() {
+                hook();
+            }
+            return Answer::from(said);
+        }
         let taken = self.0.take_at(now, n);
         let hook = IN_TAKE.with_borrow(Clone::clone);
         if let Some(hook) = hook {
             hook();
         }
-        taken
+        taken.into()
     }
 
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        let said = self.0.peek_at(now, n);
-        if let Some(hook) = IN_PEEK.take() {
-            hook();
-        }
-        said
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.0.give_back(back)
     }
 
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.0.refund_at(now, n, receipt)
-    }
-
-    fn release(&self, n: u32) {
-        self.0.release(n);
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.0.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.0.capacity()
-    }
-
-    /// Interrupts after the look. Only once, so that an interrupt is not interrupted itself; and
-    /// with a state that has always been idle, so that no caller looks twice.
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        let idle = self.0.idle_at(now);
-        if let Some(hook) = IN_IDLE.take() {
-            hook();
-        }
-        if idle.is_idle() {
-            Idle::Since(Timestamp::ZERO)
-        } else {
-            idle
+    fn read(&self, read: Read<'_>) -> Reading {
+        let now = read.now();
+        Reading {
+            available: self.0.available_at(now),
+            capacity: self.0.capacity(),
+            idle: {
+                let idle = self.0.idle_at(now);
+                if let Some(hook) = IN_IDLE.take() {
+                    hook();
+                }
+                if idle.is_idle() {
+                    Idle::Since(Timestamp::ZERO)
+                } else {
+                    idle
+                }
+            },
+            held: 0,
         }
     }
 

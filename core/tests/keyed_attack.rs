@@ -20,8 +20,8 @@ use std::time::Instant;
 use allocations::allocations;
 use draws::Draws;
 use portcullis_core::{
-    AllOf, Concurrency, ConcurrencyRules, Denied, Keyed, Lease, Limiter, Line, Rate, Retry, Seed,
-    Timestamp, TokenBucket, TokenBucketRules,
+    AllOf, Concurrency, ConcurrencyRules, Denied, Keyed, Lease, Limiter, LimiterExt, Line, Rate,
+    Retry, Seed, Timestamp, TokenBucket, TokenBucketRules,
 };
 
 const fn at(nanos: u64) -> Timestamp {

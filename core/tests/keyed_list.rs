@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use portcullis_core::{
     AllOf, AnyRules, Concurrency, ConcurrencyRules, Counted, Denied, Detail, FixedWindow,
-    FixedWindowRules, IntoRuleList, Key, Keyed, KeyedList, KeyedWord, Lease, Limiter, Line,
-    QueueKeys, RandomSeed, Rate, Receipt, Retry, RuleList, RulesAtRunTime, Seed, Setting,
+    FixedWindowRules, IntoRuleList, Key, Keyed, KeyedList, KeyedWord, Lease, Limiter, LimiterExt,
+    Line, QueueKeys, RandomSeed, Rate, Receipt, Retry, RuleList, RulesAtRunTime, Seed, Setting,
     SettingsError, Timestamp, TokenBucket, TokenBucketRules, Word,
 };
 use support::draws::Draws;
@@ -533,10 +533,9 @@ fn a_composition_with_a_list_takes_from_all_or_from_none() {
         5
     );
     // The rest of the composition is not granted after the take of the list.
-    let composable = alice.as_composable().unwrap();
-    assert_eq!(composable.take_then(secs(9), 3, &mut || false), Ok(false));
+    assert_eq!(alice.take_at_then(secs(9), 3, &mut || false), Ok(false));
     assert_eq!(alice.available_at(secs(9)), 3);
-    assert_eq!(composable.take_then(secs(9), 3, &mut || true), Ok(true));
+    assert_eq!(alice.take_at_then(secs(9), 3, &mut || true), Ok(true));
     assert_eq!(alice.available_at(secs(9)), 0);
 }
 

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use std::panic::catch_unwind;
 
 use portcullis_core::{
-    ClaimError, Concurrency, Denied, LeaseId, LeasePool, Limiter, Rate, Receipt, Retry, StaleId,
-    Timestamp, TokenBucket, Unlimited,
+    Answer, Ask, Back, ClaimError, Concurrency, Denied, LeaseId, LeasePool, Limiter, Rate, Read,
+    Reading, Retry, Returned, StaleId, Timestamp, TokenBucket, Unlimited,
 };
 
 const NOW: Timestamp = Timestamp::ZERO;
@@ -284,20 +284,32 @@ impl Faulty {
 }
 
 impl Limiter for Faulty {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            return ask.looked(self.available_at(now), || u64::MAX);
+        }
         self.check();
-        self.limit.take_at(now, n)
+        self.limit.take_at(now, n).into()
     }
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Release { permits: n } => {
+                self.limit.release(n);
+                self.check();
+                Returned::NOTHING
+            }
+            Back::Refund {
+                permits, receipt, ..
+            } => {
+                self.release(permits);
+                receipt.refunded(0).into()
+            }
+            _ => Returned::NOTHING,
+        }
     }
-    fn release(&self, n: u32) {
-        self.limit.release(n);
-        self.check();
-    }
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.limit.available_at(now)
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.limit.read(read)
     }
     fn retry(&self, denied: Denied) -> Retry {
         self.limit.retry(denied)

@@ -6,8 +6,8 @@ use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use portcullis_core::{
-    Concurrency, Counted, Denied, FixedWindow, Lease, Limiter, LimiterExt, Rate, Receipt, Retry,
-    Timestamp, TokenBucket, TooFewHeld, Unlimited,
+    Answer, Ask, Back, Concurrency, Counted, Denied, FixedWindow, Idle, Lease, Limiter, LimiterExt,
+    Rate, Read, Reading, Retry, Returned, Timestamp, TokenBucket, TooFewHeld, Unlimited,
 };
 
 const NOW: Timestamp = Timestamp::ZERO;
@@ -96,18 +96,28 @@ fn leases_whose_sum_exceeds_u32_do_not_merge() {
 struct Twofold(Concurrency);
 
 impl Limiter for Twofold {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.0.take_at(now, 2 * n)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.0.decide(ask)
     }
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Refund {
+                permits, receipt, ..
+            } => {
+                self.release(permits);
+                receipt.refunded(0).into()
+            }
+            back => self.0.give_back(back),
+        }
     }
-    fn release(&self, n: u32) {
-        self.0.release(2 * n);
-    }
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.0.available_at(now) / 2
+    fn read(&self, read: Read<'_>) -> Reading {
+        let now = read.now();
+        Reading {
+            available: self.0.available_at(now) / 2,
+            capacity: u64::MAX,
+            idle: Idle::InUse,
+            held: 0,
+        }
     }
     fn retry(&self, denied: Denied) -> Retry {
         self.0.retry(denied)

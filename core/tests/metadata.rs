@@ -8,12 +8,11 @@ use core::cell::Cell;
 use core::time::Duration;
 
 use limiters::Denial;
-use portcullis_core::metadata::{
-    self, Metadata, Name, REASON_PHRASE, RETRY_AFTER, USED_SHARE, Used,
-};
+use portcullis_core::metadata::{self, Name, REASON_PHRASE, RETRY_AFTER, USED_SHARE, Used};
 use portcullis_core::{
-    AllOf, Concurrency, ConcurrencyRules, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt,
-    Rate, Receipt, Retry, SlidingWindow, Timestamp, TokenBucket, Unlimited,
+    AllOf, Answer, Ask, Back, Concurrency, ConcurrencyRules, Counted, Denied, FixedWindow, Idle,
+    Limiter, LimiterExt, Rate, Read, Reading, Receipt, Retry, Returned, SlidingWindow, Timestamp,
+    TokenBucket, Unlimited,
 };
 #[cfg(feature = "std")]
 use portcullis_core::{Keyed, KeyedArray, Line, Seed};
@@ -44,34 +43,29 @@ impl<L> Tenant<L> {
 }
 
 impl<L: Limiter> Limiter for Tenant<L> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.limiter.take_at(now, n)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.limiter.decide(ask)
     }
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Refund {
+                permits, receipt, ..
+            } => {
+                self.release(permits);
+                receipt.refunded(0).into()
+            }
+            back => self.limiter.give_back(back),
+        }
     }
-    fn release(&self, n: u32) {
-        self.limiter.release(n);
-    }
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.limiter.available_at(now)
-    }
-    fn capacity(&self) -> u64 {
-        self.limiter.capacity()
-    }
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.limiter.idle_at(now)
-    }
-    fn retry(&self, denied: Denied) -> Retry {
-        self.limiter.retry(denied)
-    }
-    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        offers.offer(TENANT, || {
+    fn read(&self, mut read: Read<'_>) -> Reading {
+        read.offer(TENANT, || {
             self.asked.set(self.asked.get() + 1);
             self.name
         });
-        self.limiter.metadata(now, denied, offers);
+        self.limiter.read(read)
+    }
+    fn retry(&self, denied: Denied) -> Retry {
+        self.limiter.retry(denied)
     }
 }
 
@@ -79,23 +73,40 @@ impl<L: Limiter> Limiter for Tenant<L> {
 struct Both<A, B>(A, B);
 
 impl<A: Limiter, B: Limiter> Limiter for Both<A, B> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let _receipt = self.0.take_at(now, n)?;
-        self.1.take_at(now, n).inspect_err(|_| self.0.release(n))
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            return ask.looked(self.available_at(now), || u64::MAX);
+        }
+        self.take(now, n).into()
     }
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Release { permits: n } => {
+                self.1.release(n);
+                self.0.release(n);
+                Returned::NOTHING
+            }
+            Back::Refund {
+                permits, receipt, ..
+            } => {
+                self.release(permits);
+                receipt.refunded(0).into()
+            }
+            _ => Returned::NOTHING,
+        }
     }
-    fn release(&self, n: u32) {
-        self.1.release(n);
-        self.0.release(n);
-    }
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.0.available_at(now).min(self.1.available_at(now))
-    }
-    fn capacity(&self) -> u64 {
-        self.0.capacity().min(self.1.capacity())
+    fn read(&self, mut read: Read<'_>) -> Reading {
+        if let Some(denied) = read.denied() {
+            read.offer(RETRY_AFTER, || self.retry(denied));
+        }
+        let (one, other) = (self.0.read(read.by_ref()), self.1.read(read));
+        Reading {
+            available: one.available.min(other.available),
+            capacity: one.capacity.min(other.capacity),
+            idle: Idle::InUse,
+            held: one.held.max(other.held),
+        }
     }
     /// Whichever is ready later.
     fn retry(&self, denied: Denied) -> Retry {
@@ -104,12 +115,12 @@ impl<A: Limiter, B: Limiter> Limiter for Both<A, B> {
             (Retry::At(_), other) | (other, _) => other,
         }
     }
-    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        if let Some(denied) = denied {
-            offers.offer(RETRY_AFTER, || self.retry(denied));
-        }
-        self.0.metadata(now, denied, offers);
-        self.1.metadata(now, denied, offers);
+}
+
+impl<A: Limiter, B: Limiter> Both<A, B> {
+    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let _receipt = self.0.take_at(now, n)?;
+        self.1.take_at(now, n).inspect_err(|_| self.0.release(n))
     }
 }
 
@@ -246,27 +257,22 @@ fn a_composition_by_hand_unites_the_metadata_of_both() {
     const REGION: Name<u32> = Name::new("com.example.REGION");
     struct Region(Unlimited);
     impl Limiter for Region {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-            self.0.take_at(now, n)
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            self.0.decide(ask)
         }
 
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
+        fn give_back(&self, _: Back<'_>) -> Returned {
+            Returned::NOTHING
         }
 
-        fn release(&self, _: u32) {}
-
-        fn available_at(&self, now: Timestamp) -> u64 {
-            self.0.available_at(now)
+        fn read(&self, mut read: Read<'_>) -> Reading {
+            read.offer(REGION, || 7);
+            read.offer(TENANT, || "nobody");
+            self.0.read(read)
         }
+
         fn retry(&self, denied: Denied) -> Retry {
             self.0.retry(denied)
-        }
-        fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-            offers.offer(REGION, || 7);
-            offers.offer(TENANT, || "nobody");
-            self.0.metadata(now, denied, offers);
         }
     }
     let limiter = Both(Tenant::new("alice", Concurrency::new(3)), Region(Unlimited));
@@ -282,8 +288,8 @@ fn a_composition_by_hand_unites_the_metadata_of_both() {
     );
     assert!(metadata::names(&limiter, NOW, None).eq([
         "com.example.TENANT",
-        "USED_SHARE",
-        "com.example.REGION"
+        "com.example.REGION",
+        "USED_SHARE"
     ]));
 }
 
@@ -318,32 +324,31 @@ struct Plan<L>(&'static str, L);
 const BLOCKED_BY: Name<&str> = Name::new("com.example.BLOCKED_BY");
 
 impl<L: Limiter> Limiter for Plan<L> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.1.take_at(now, n)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.1.decide(ask)
     }
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Refund {
+                permits, receipt, ..
+            } => {
+                self.release(permits);
+                receipt.refunded(0).into()
+            }
+            back => self.1.give_back(back),
+        }
     }
-    fn release(&self, n: u32) {
-        self.1.release(n);
-    }
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.1.available_at(now)
-    }
-    fn capacity(&self) -> u64 {
-        self.1.capacity()
+    fn read(&self, mut read: Read<'_>) -> Reading {
+        let denied = read.denied();
+        read.offer(TENANT, || self.0);
+        if denied.is_some() {
+            read.offer(BLOCKED_BY, || self.0);
+            read.offer(REASON_PHRASE, || self.0);
+        }
+        self.1.read(read)
     }
     fn retry(&self, denied: Denied) -> Retry {
         self.1.retry(denied)
-    }
-    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        offers.offer(TENANT, || self.0);
-        if denied.is_some() {
-            offers.offer(BLOCKED_BY, || self.0);
-            offers.offer(REASON_PHRASE, || self.0);
-        }
-        self.1.metadata(now, denied, offers);
     }
 }
 
@@ -487,50 +492,59 @@ fn a_key_offers_what_its_limiter_offers() {
 fn any_number_of_names_is_listed() {
     struct Many;
     impl Limiter for Many {
-        fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
-            Ok(Receipt::NONE)
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            if ask.is_look() {
+                return ask.looked(self.available_at(ask.now()), || u64::MAX);
+            }
+            Answer::Granted(Receipt::NONE)
         }
 
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
+        fn give_back(&self, _: Back<'_>) -> Returned {
+            Returned::NOTHING
         }
 
-        fn release(&self, _: u32) {}
-
-        fn available_at(&self, _: Timestamp) -> u64 {
-            1
+        fn read(&self, mut read: Read<'_>) -> Reading {
+            for text in ["a", "b", "a", "c", "b", "d"] {
+                read.offer(Name::<u8>::new(text), || 0);
+            }
+            Reading {
+                available: 1,
+                capacity: u64::MAX,
+                idle: Idle::InUse,
+                held: 0,
+            }
         }
+
         fn retry(&self, _: Denied) -> Retry {
             Retry::Never
-        }
-        fn metadata(&self, _: Timestamp, _: Option<Denied>, offers: &mut Metadata<'_>) {
-            for text in ["a", "b", "a", "c", "b", "d"] {
-                offers.offer(Name::<u8>::new(text), || 0);
-            }
         }
     }
     struct Silent;
     impl Limiter for Silent {
-        fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
-            Ok(Receipt::NONE)
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            if ask.is_look() {
+                return ask.looked(self.available_at(ask.now()), || u64::MAX);
+            }
+            Answer::Granted(Receipt::NONE)
         }
 
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
+        fn give_back(&self, _: Back<'_>) -> Returned {
+            Returned::NOTHING
         }
 
-        fn release(&self, _: u32) {}
-
-        fn available_at(&self, _: Timestamp) -> u64 {
-            1
+        fn read(&self, _: Read<'_>) -> Reading {
+            Reading {
+                available: 1,
+                capacity: u64::MAX,
+                idle: Idle::InUse,
+                held: 0,
+            }
         }
+
         fn retry(&self, _: Denied) -> Retry {
             Retry::Never
         }
-        fn metadata(&self, _: Timestamp, _: Option<Denied>, _: &mut Metadata<'_>) {}
     }
-    assert!(metadata::names(&Many, NOW, None).eq(["a", "b", "c", "d"]));
-    assert_eq!(metadata::names(&Silent, NOW, None).next(), None);
+    assert!(metadata::names(&Many, NOW, None).eq(["a", "b", "c", "d", "USED_SHARE"]));
+    assert!(metadata::names(&Silent, NOW, None).eq(["USED_SHARE"]));
 }

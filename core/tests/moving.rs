@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use core::time::Duration;
 
 use portcullis_core::{
-    CooldownWindow, Denied, FixedWindow, FixedWindowRules, Keyed, Limiter, Line, MovableRules,
-    Rate, Receipt, Retry, Seed, Timestamp, TokenBucket, TokenBucketRules,
+    CooldownWindow, Denied, FixedWindow, FixedWindowRules, Keyed, Limiter, LimiterExt, Line,
+    MovableRules, Rate, Receipt, Retry, Seed, Timestamp, TokenBucket, TokenBucketRules,
 };
 use proptest::prelude::*;
 

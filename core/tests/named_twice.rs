@@ -19,10 +19,10 @@ use std::panic::catch_unwind;
 use draws::Draws;
 use limiters::{Denial, Subject};
 use portcullis_core::{
-    AllLease, AllOf, Composable, Concurrency, ConcurrencyRules, Counted, Denied, Escalation,
-    FixedWindow, FixedWindowRules, Idle, Key, Keyed, KeyedArray, KeyedRules, Limiter, LimiterId,
-    Line, Penalty, Rate, Receipt, Refund, Retry, Seed, SlidingWindow, Threshold, Timestamp,
-    TokenBucket, TokenBucketRules, Word,
+    AllLease, AllOf, Answer, Ask, Back, Concurrency, ConcurrencyRules, Counted, Denied, Escalation,
+    FixedWindow, FixedWindowRules, Hints, Idle, Key, Keyed, KeyedArray, KeyedRules, Limiter,
+    LimiterExt, LimiterId, Line, Penalty, Rate, Read, Reading, Retry, Returned, Seed,
+    SlidingWindow, Threshold, Timestamp, TokenBucket, TokenBucketRules, Word,
 };
 
 /// The limiter behind a name: a plain limiter, or a key of a table.
@@ -147,35 +147,23 @@ impl<W: Word> Base<W> {
 struct Owned<'a>(Box<dyn Limiter + 'a>);
 
 impl Limiter for Owned<'_> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.0.take_at(now, n)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.0.decide(ask)
     }
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.0.peek_at(now, n)
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.0.give_back(back)
     }
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.0.refund_at(now, n, receipt)
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.0.read(read)
+    }
+    fn retry(&self, denied: Denied) -> Retry {
+        self.0.retry(denied)
     }
     fn id(&self) -> Option<LimiterId> {
         self.0.id()
     }
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        self.0.as_composable()
-    }
-    fn release(&self, n: u32) {
-        self.0.release(n);
-    }
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.0.available_at(now)
-    }
-    fn capacity(&self) -> u64 {
-        self.0.capacity()
-    }
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.0.idle_at(now)
-    }
-    fn retry(&self, denied: Denied) -> Retry {
-        self.0.retry(denied)
+    fn hints(&self) -> Hints {
+        self.0.hints()
     }
 }
 
@@ -183,32 +171,20 @@ impl Limiter for Owned<'_> {
 struct Anonymous<L>(L);
 
 impl<L: Limiter> Limiter for Anonymous<L> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.0.take_at(now, n)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.0.decide(ask)
     }
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.0.peek_at(now, n)
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.0.give_back(back)
     }
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.0.refund_at(now, n, receipt)
-    }
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        self.0.as_composable()
-    }
-    fn release(&self, n: u32) {
-        self.0.release(n);
-    }
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.0.available_at(now)
-    }
-    fn capacity(&self) -> u64 {
-        self.0.capacity()
-    }
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.0.idle_at(now)
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.0.read(read)
     }
     fn retry(&self, denied: Denied) -> Retry {
         self.0.retry(denied)
+    }
+    fn hints(&self) -> Hints {
+        self.0.hints()
     }
 }
 
@@ -521,20 +497,26 @@ fn compositions_behind_handles_refund_what_they_took() {
 fn a_panic_behind_a_composition_refunds_what_it_took() {
     struct Panics;
     impl Limiter for Panics {
-        fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            if ask.is_look() {
+                return ask.looked(self.available_at(ask.now()), || u64::MAX);
+            }
             panic!("on purpose")
         }
 
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> Refund {
-            self.release(n);
-            Refund { permits: 0, rest }
+        fn give_back(&self, _: Back<'_>) -> Returned {
+            Returned::NOTHING
         }
 
-        fn release(&self, _: u32) {}
-
-        fn available_at(&self, _: Timestamp) -> u64 {
-            1
+        fn read(&self, _: Read<'_>) -> Reading {
+            Reading {
+                available: 1,
+                capacity: u64::MAX,
+                idle: Idle::InUse,
+                held: 0,
+            }
         }
+
         fn retry(&self, _: Denied) -> Retry {
             Retry::Never
         }

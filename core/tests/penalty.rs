@@ -15,8 +15,9 @@ use core::time::Duration;
 use draws::Draws;
 use portcullis_core::metadata::{REASON_PHRASE, RETRY_AFTER, USED_SHARE};
 use portcullis_core::{
-    AllOf, Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, Penalty, PenaltyBuilder, Rate,
-    Receipt, Retry, Setting, SettingsError, Timestamp, TokenBucket, Unlimited, Word,
+    AllOf, Answer, Ask, Back, Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt,
+    Penalty, PenaltyBuilder, Rate, Read, Reading, Receipt, Retry, Returned, Setting, SettingsError,
+    Timestamp, TokenBucket, Unlimited, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -54,20 +55,26 @@ fn take<L: Limiter>(limiter: &L, now: Timestamp) -> bool {
 struct Says(Result<(), Denied>);
 
 impl Limiter for Says {
-    fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
-        self.0.map(|()| Receipt::NONE)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        if ask.is_look() {
+            return ask.looked(self.available_at(ask.now()), || u64::MAX);
+        }
+        self.0.map(|()| Receipt::NONE).into()
     }
 
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
+    fn give_back(&self, _: Back<'_>) -> Returned {
+        Returned::NOTHING
     }
 
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, _: Timestamp) -> u64 {
-        if self.0.is_ok() { u64::MAX } else { 0 }
+    fn read(&self, _: Read<'_>) -> Reading {
+        Reading {
+            available: if self.0.is_ok() { u64::MAX } else { 0 },
+            capacity: u64::MAX,
+            idle: Idle::InUse,
+            held: 0,
+        }
     }
+
     fn retry(&self, denied: Denied) -> Retry {
         match denied {
             Denied::ExceedsCapacity { .. } => Retry::Never,

@@ -13,8 +13,8 @@ use core::time::Duration;
 
 use limiters::{Back, Denial, ForEach, Kind, Subject};
 use portcullis_core::{
-    AdjustableBucket, AllOf, ClaimError, Concurrency, FixedWindow, LeasePool, Limiter, Rate,
-    SlidingWindow, StaleId, Timestamp, TokenBucket, metadata,
+    AdjustableBucket, AllOf, ClaimError, Concurrency, FixedWindow, LeasePool, Limiter, LimiterExt,
+    Rate, SlidingWindow, StaleId, Timestamp, TokenBucket, metadata,
 };
 
 /// A value on pages of its own, which can be made read-only.

@@ -14,8 +14,9 @@ use std::panic::catch_unwind;
 
 use draws::Draws;
 use portcullis_core::{
-    Concurrency, Counted, Denied, FixedWindow, Lease, Limiter, LimiterExt, Rate, Receipt, Refund,
-    Retry, SlidingWindow, Timestamp, TokenBucket, TooFewHeld, Unlimited, Word,
+    Answer, Ask, Back, Concurrency, Counted, Denied, FixedWindow, Lease, Limiter, LimiterExt, Rate,
+    Read, Reading, Receipt, Retry, Returned, SlidingWindow, Timestamp, TokenBucket, TooFewHeld,
+    Unlimited, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -732,18 +733,22 @@ fn an_unlimited_limiter_accepts_every_refund() {
 fn a_limiter_without_refunds_releases_and_promises_nothing() {
     struct Plain(Concurrency);
     impl Limiter for Plain {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-            self.0.take_at(now, n)
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            self.0.decide(ask)
         }
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> Refund {
-            self.release(n);
-            Refund { permits: 0, rest }
+        fn give_back(&self, back: Back<'_>) -> Returned {
+            match back {
+                Back::Refund {
+                    permits, receipt, ..
+                } => {
+                    self.release(permits);
+                    receipt.refunded(0).into()
+                }
+                back => self.0.give_back(back),
+            }
         }
-        fn release(&self, n: u32) {
-            self.0.release(n);
-        }
-        fn available_at(&self, now: Timestamp) -> u64 {
-            self.0.available_at(now)
+        fn read(&self, read: Read<'_>) -> Reading {
+            self.0.read(read)
         }
         fn retry(&self, denied: Denied) -> Retry {
             self.0.retry(denied)
@@ -764,23 +769,39 @@ fn a_panic_in_a_refund_keeps_none_of_the_merged_permits() {
         takes: Cell<u64>,
     }
     impl Limiter for Odd {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-            self.limit.take_at(now, n)?;
-            self.takes.set(self.takes.get() + 1);
-            Ok(Receipt::new(self.takes.get()))
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            let (now, n) = (ask.now(), ask.permits());
+            if ask.is_look() {
+                return ask.looked(self.available_at(now), || u64::MAX);
+            }
+            self.take(now, n).into()
         }
-        fn refund_at(&self, _: Timestamp, n: u32, _: Receipt) -> Refund {
-            self.limit.release(n);
-            panic!("scripted");
+        fn give_back(&self, back: Back<'_>) -> Returned {
+            match back {
+                Back::Release { permits: n } => {
+                    self.limit.release(n);
+                    Returned::NOTHING
+                }
+                Back::Refund { permits: n, .. } => {
+                    self.limit.release(n);
+                    panic!("scripted");
+                }
+                _ => Returned::NOTHING,
+            }
         }
-        fn release(&self, n: u32) {
-            self.limit.release(n);
-        }
-        fn available_at(&self, now: Timestamp) -> u64 {
-            self.limit.available_at(now)
+        fn read(&self, read: Read<'_>) -> Reading {
+            self.limit.read(read)
         }
         fn retry(&self, denied: Denied) -> Retry {
             self.limit.retry(denied)
+        }
+    }
+
+    impl Odd {
+        fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+            self.limit.take_at(now, n)?;
+            self.takes.set(self.takes.get() + 1);
+            Ok(Receipt::new(self.takes.get()))
         }
     }
     for n in 0..=5 {

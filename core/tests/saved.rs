@@ -6,7 +6,7 @@ mod registry;
 
 use core::time::Duration;
 
-use portcullis_core::{Limiter, Rate, Timestamp, TokenBucket};
+use portcullis_core::{Limiter, LimiterExt, Rate, Timestamp, TokenBucket};
 use proptest::prelude::*;
 
 /// How to make a limiter that can be saved, how to save it, and how to restore it.

@@ -21,8 +21,9 @@ use account::Account;
 use allocations::allocations;
 use draws::Draws;
 use portcullis_core::{
-    AllOf, Concurrency, Counted, Denied, Idle, Limiter, LimiterExt, Rate, Receipt, Retry, Setting,
-    SettingsError, Slice, Sliceable, SlicedBucket, Timestamp, TokenBucket, Word,
+    AllOf, Answer, Ask, Back, Concurrency, Counted, Denied, Idle, Limiter, LimiterExt, Rate, Read,
+    Reading, Receipt, Retry, Returned, Setting, SettingsError, Slice, Sliceable, SlicedBucket,
+    Timestamp, TokenBucket, Word,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -1089,20 +1090,27 @@ fn the_rest_accepts_no_refund_beside_slices_that_may_have_built_on_the_take() {
 struct Fickle;
 
 impl Limiter for Fickle {
-    fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
-        Err(Denied::Refused { now, permits })
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, permits) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            return ask.granted(Receipt::NONE);
+        }
+        Answer::Denied(Denied::Refused { now, permits })
     }
 
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
+    fn give_back(&self, _: Back<'_>) -> Returned {
+        Returned::NOTHING
     }
 
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, _: Timestamp) -> u64 {
-        u64::MAX
+    fn read(&self, _: Read<'_>) -> Reading {
+        Reading {
+            available: u64::MAX,
+            capacity: u64::MAX,
+            idle: Idle::InUse,
+            held: 0,
+        }
     }
+
     fn retry(&self, _: Denied) -> Retry {
         Retry::After(SECOND)
     }

@@ -17,7 +17,7 @@ use std::sync::{Barrier, Mutex};
 use allocations::allocations;
 use draws::Draws;
 use portcullis_core::{
-    AllOf, Concurrency, Denied, Idle, Lease, Limiter, LimiterExt, NativeWord, PassedOn,
+    AllOf, Back, Concurrency, Denied, Idle, Lease, Limiter, LimiterExt, NativeWord, PassedOn,
     QueueLimiter, Receipt, Retry, Setting, SettingsError, Stripe, StripedConcurrency, Timestamp,
     Waiting, Word,
 };
@@ -311,26 +311,31 @@ fn where_permits_abound_the_shared_word_is_written_once_in_at_least_64_permits()
     }
 }
 
+/// Releases permits. Returns whether a request waits for them.
+fn released(limit: &impl Limiter, permits: u32) -> Waiting {
+    limit.give_back(Back::Release { permits }).waiting
+}
+
 #[test]
 fn while_requests_wait_in_a_queue_stripes_hold_none() {
     let limit: StripedConcurrency<2> = StripedConcurrency::new(10_000);
     let (one, other) = (Stripe::of(&limit, 0), Stripe::of(&limit, 1));
     assert_eq!(take(&one, 5) + take(&other, 5), 10);
     assert!(limit.held() > 2_000);
-    limit.watch(true);
+    let _ = limit.give_back(Back::Watch(true));
     assert_eq!(limit.held(), 0);
     assert_eq!(take(&one, 5) + take(&other, 5), 10);
     one.release(5);
-    assert_eq!(limit.release_watched(5), Waiting::Yes);
-    assert_eq!((limit.held(), QueueLimiter::held(&limit)), (0, 10));
+    assert_eq!(released(&limit, 5), Waiting::Yes);
+    assert_eq!((limit.held(), LimiterExt::held(&limit)), (0, 10));
     assert_eq!(limit.pass_on(1), PassedOn::OthersAreFree);
     assert_eq!(take(&one, 9_990), 9_990);
     assert_eq!(limit.pass_on(1), PassedOn::NoneAreFree);
-    limit.watch(false);
-    assert_eq!(limit.release_watched(9_990), Waiting::No);
+    let _ = limit.give_back(Back::Watch(false));
+    assert_eq!(released(&limit, 9_990), Waiting::No);
     assert_eq!(take(&other, 1), 1);
     assert!(limit.held() > 1_000);
-    assert_eq!(limit.release_watched(1), Waiting::No);
+    assert_eq!(released(&limit, 1), Waiting::No);
 }
 
 // Compositions, threads, and settings.

@@ -6,7 +6,7 @@ use core::cell::Cell;
 use core::time::Duration;
 
 use portcullis_core::{
-    ConcurrencyRules, KeyedList, Limiter, Line, Rate, Seed, Timestamp, TokenBucket,
+    ConcurrencyRules, KeyedList, Limiter, LimiterExt, Line, Rate, Seed, Timestamp, TokenBucket,
     TokenBucketBuilder,
 };
 use portcullis_explore::{Plan, run};

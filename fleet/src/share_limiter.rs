@@ -16,8 +16,8 @@ use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portcullis_core::{
-    Denied, Detail, Lease, Limiter, LimiterId, QueueLimiter, Rate, Receipt, Refund, Replenishing,
-    Retry, SettingsError, Timestamp, Waiting,
+    Answer, Ask, Back, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterExt, LimiterId,
+    QueueLimiter, Rate, Read, Reading, Replenishing, Retry, Returned, SettingsError, Timestamp,
 };
 
 use crate::ending_bucket::{EndingBucket, NO_END, Terms};
@@ -268,44 +268,41 @@ fn largest(pool: &Pool) -> u64 {
 
 impl Limiter for ShareLimiter {
     #[inline]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self)
-    }
-
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let taken = self.bucket.take_at(now, n);
-        taken.map_err(|denied| self.denied(denied))
-    }
-
-    /// The capacity is the burst of the present share.
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        let decision = self.peek_at(now, n);
-        let mut detail = self.bucket.bucket().explain_at(now, n);
-        if now.as_nanos() >= self.bucket.end() {
-            detail.available = 0;
-            detail.full_again = Retry::After(AGAIN);
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if !ask.is_look() {
+            let taken = self.bucket.take_at(now, n);
+            return taken.map_err(|denied| self.denied(denied)).into();
         }
-        detail.decision = decision;
-        detail.retry = decision.map_or_else(|denied| self.retry(denied), |()| Retry::At(now));
-        detail
+        let (available, capacity) = (self.available_at(now), self.capacity());
+        let looked = if u64::from(n.max(1)) <= available {
+            Ok(())
+        } else if u64::from(n.max(1)) <= capacity {
+            Err(Denied::Exhausted { now, permits: n })
+        } else {
+            let capacity = u32::try_from(capacity).unwrap_or(u32::MAX);
+            let permits = n;
+            Err(Denied::ExceedsCapacity { permits, capacity })
+        };
+        if let Some(seen) = ask.detail() {
+            seen.set(Some(self.explain(now, n, looked)));
+        }
+        looked.into()
     }
 
     #[inline]
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.bucket.bucket().refund_at(now, n, receipt)
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.bucket.bucket().give_back(back)
     }
 
-    #[inline]
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.bucket.available_at(now)
-    }
-
-    /// Returns the largest burst: that of all partitions, and what is reserved.
-    fn capacity(&self) -> u64 {
-        self.capacity.load(Relaxed)
+    /// The capacity is the largest burst: that of all partitions, and what is reserved.
+    fn read(&self, read: Read<'_>) -> Reading {
+        Reading {
+            available: self.bucket.available_at(read.now()),
+            capacity: self.capacity.load(Relaxed),
+            idle: Idle::InUse,
+            held: 0,
+        }
     }
 
     fn retry(&self, denied: Denied) -> Retry {
@@ -323,6 +320,30 @@ impl Limiter for ShareLimiter {
             }
             _ => Retry::After(AGAIN),
         }
+    }
+
+    #[inline]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
+    #[inline]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT
+    }
+}
+
+impl ShareLimiter {
+    /// The capacity is the burst of the present share.
+    fn explain(&self, now: Timestamp, n: u32, decision: Result<(), Denied>) -> Detail {
+        let mut detail = self.bucket.bucket().explain_at(now, n);
+        if now.as_nanos() >= self.bucket.end() {
+            detail.available = 0;
+            detail.full_again = Retry::After(AGAIN);
+        }
+        detail.decision = decision;
+        detail.retry = decision.map_or_else(|denied| self.retry(denied), |()| Retry::At(now));
+        detail
     }
 }
 
@@ -370,19 +391,6 @@ impl Replenishing for ShareLimiter {}
 
 impl QueueLimiter for ShareLimiter {
     const SHARED: bool = false;
-
-    const NOTES: bool = false;
-
-    fn held(&self) -> u64 {
-        0
-    }
-
-    fn watch(&self, _: bool) {}
-
-    #[inline]
-    fn release_watched(&self, _: u32) -> Waiting {
-        Waiting::No
-    }
 }
 
 impl fmt::Debug for ShareLimiter {

@@ -22,8 +22,8 @@ use portcullis_async::{
     Rejected, Timer,
 };
 use portcullis_core::{
-    Clock, Concurrency, Denied, Idle, Lease, Limiter, LimiterId, ManualClock, QueueLimiter, Rate,
-    Receipt, Refund, Retry, Timeless, Timestamp, TokenBucket, Waiting,
+    Answer, Ask, Back, Clock, Concurrency, Denied, Hints, Lease, Limiter, LimiterId, ManualClock,
+    QueueLimiter, Rate, Read, Reading, Retry, Returned, Timeless, Timestamp, TokenBucket, Waiting,
 };
 
 use crate::{at, turn};
@@ -167,56 +167,42 @@ impl Timer for Timed {
 pub struct Unwatched(pub Concurrency);
 
 /// Implements `Limiter` for a wrapper of a concurrency limit: the given items, and all other
-/// methods as of the inner limit.
+/// questions as of the inner limit.
 macro_rules! limiter_around {
     ($limiter:ty { $($own:item)* }) => {
         impl Limiter for $limiter {
             $($own)*
-            fn id(&self) -> Option<LimiterId> {
-                LimiterId::of(self)
-            }
-            fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-                self.0.peek_at(now, n)
-            }
-            fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-                self.0.refund_at(now, n, receipt)
-            }
-            fn release(&self, n: u32) {
-                self.0.release(n);
-            }
-            fn available_at(&self, now: Timestamp) -> u64 {
-                self.0.available_at(now)
-            }
-            fn capacity(&self) -> u64 {
-                self.0.capacity()
-            }
-            fn idle_at(&self, now: Timestamp) -> Idle {
-                self.0.idle_at(now)
+            fn read(&self, read: Read<'_>) -> Reading {
+                self.0.read(read)
             }
             fn retry(&self, denied: Denied) -> Retry {
                 self.0.retry(denied)
             }
+            fn id(&self) -> Option<LimiterId> {
+                LimiterId::of(self)
+            }
+            fn hints(&self) -> Hints {
+                Hints::ONE_RECEIPT
+            }
+        }
+
+        impl QueueLimiter for $limiter {
+            const SHARED: bool = false;
         }
     };
 }
 
 limiter_around!(Unwatched {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.0.take_at(now, n)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.0.decide(ask)
+    }
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Watch(_) => Returned::NOTHING,
+            back => Returned::from(self.0.give_back(back).refund),
+        }
     }
 });
-
-impl QueueLimiter for Unwatched {
-    const SHARED: bool = false;
-
-    const NOTES: bool = false;
-
-    fn watch(&self, _: bool) {}
-
-    fn held(&self) -> u64 {
-        self.0.held()
-    }
-}
 
 /// A concurrency limit whose takes panic a given number of times.
 #[derive(Debug)]
@@ -235,8 +221,8 @@ impl Panics {
 }
 
 limiter_around!(Panics {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let panics = {
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let panics = !ask.is_look() && {
             let mut times = self.1.lock().unwrap();
             let less = times.saturating_sub(1);
             mem::replace(&mut *times, less) > 0
@@ -245,27 +231,12 @@ limiter_around!(Panics {
             // Unwinds without printing a message.
             resume_unwind(Box::new("a limiter's panic"));
         }
-        self.0.take_at(now, n)
+        self.0.decide(ask)
+    }
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.0.give_back(back)
     }
 });
-
-impl QueueLimiter for Panics {
-    const SHARED: bool = false;
-
-    const NOTES: bool = false;
-
-    fn release_watched(&self, n: u32) -> Waiting {
-        self.0.release_watched(n)
-    }
-
-    fn watch(&self, waits: bool) {
-        self.0.watch(waits);
-    }
-
-    fn held(&self) -> u64 {
-        self.0.held()
-    }
-}
 
 /// Runs `work` in a new thread.
 pub fn beside<T: 'static>(work: impl FnOnce() -> T + 'static) -> JoinHandle<T> {
@@ -519,7 +490,7 @@ pub fn ends_well<'t, L: QueueLimiter + 'static, C: QueueClock + 'static>(
         limit,
         "after all tasks were dropped"
     );
-    let watched = queue.change(|limiter| limiter.release_watched(0));
+    let watched = queue.change(|limiter| limiter.give_back(Back::Release { permits: 0 }).waiting);
     assert_ne!(
         watched,
         Waiting::Yes,

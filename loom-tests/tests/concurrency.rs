@@ -2,8 +2,13 @@
 #![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
-use portcullis_core::{Concurrency, Limiter, QueueLimiter, Waiting, Word};
+use portcullis_core::{Back, Concurrency, Limiter, Waiting, Word};
 use portcullis_loom::{Witness, at, explore, join, on_both_widths, spawn, take, turn};
+
+/// Releases one permit. Returns whether a request waits for it.
+fn released(limit: &impl Limiter) -> Waiting {
+    limit.give_back(Back::Release { permits: 1 }).waiting
+}
 
 on_both_widths!(
     racing_takes_share_the_limit_and_never_exceed_it,
@@ -200,9 +205,9 @@ fn a_waiter_bit_set_during_a_release_is_observed_or_the_permit_is<W: Word>() {
     explore(|| {
         let limit = limit::<W>(1);
         limit.try_acquire(1).unwrap().forget();
-        let release = spawn(&limit, |limit| limit.release_watched(1));
+        let release = spawn(&limit, |limit| released(limit));
         turn();
-        limit.watch(true);
+        let _ = limit.give_back(Back::Watch(true));
         let found = take(&*limit, at(0), 1) == 1;
         assert!(
             join(release) == Waiting::Yes || found,
@@ -219,13 +224,13 @@ fn a_waiter_bit_survives_a_resize_and_a_take<W: Word>() {
         let resize = spawn(&limit, |limit| limit.set_limit(3).unwrap());
         let other = spawn(&limit, |limit| take(limit, at(0), 1));
         turn();
-        limit.watch(true);
+        let _ = limit.give_back(Back::Watch(true));
         assert_eq!((join(resize), join(other)), (2, 1));
         assert_eq!(
             (limit.limit(), limit.in_use(), limit.available()),
             (3, 2, 1)
         );
-        assert_eq!(limit.release_watched(1), Waiting::Yes);
+        assert_eq!(released(&*limit), Waiting::Yes);
         assert_eq!(
             (limit.limit(), limit.in_use(), limit.available()),
             (3, 1, 2)
@@ -237,13 +242,13 @@ fn a_waiter_bit_cleared_during_a_resize_stays_clear<W: Word>() {
     explore(|| {
         let limit = limit::<W>(2);
         limit.try_acquire(2).unwrap().forget();
-        limit.watch(true);
+        let _ = limit.give_back(Back::Watch(true));
         let resize = spawn(&limit, |limit| limit.set_limit(3).unwrap());
-        let release = spawn(&limit, |limit| limit.release_watched(1) != Waiting::Unknown);
+        let release = spawn(&limit, |limit| released(limit) != Waiting::Unknown);
         turn();
-        limit.watch(false);
+        let _ = limit.give_back(Back::Watch(false));
         assert_eq!((join(resize), join(release)), (2, true));
-        assert_eq!(limit.release_watched(1), Waiting::No);
+        assert_eq!(released(&*limit), Waiting::No);
         assert_eq!(
             (limit.limit(), limit.in_use(), limit.available()),
             (3, 0, 3)
@@ -261,9 +266,9 @@ fn a_permit_guards_data_across_changes_of_the_waiter_bit<W: Word>() {
             }
         });
         let marks = spawn(&guard, |(limit, _)| {
-            limit.watch(true);
+            let _ = limit.give_back(Back::Watch(true));
             turn();
-            limit.watch(false);
+            let _ = limit.give_back(Back::Watch(false));
         });
         guard.1.write();
         turn();

@@ -8,8 +8,8 @@ use core::time::Duration;
 use loom::sync::Arc;
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, AllOf, Carry, Concurrency, ConcurrencyRules,
-    CooldownWindow, FixedWindow, Keyed, Limiter, Line, Rate, SlicedBucket, SlidingWindow,
-    TokenBucket, Word,
+    CooldownWindow, FixedWindow, Keyed, Limiter, LimiterExt, Line, Rate, SlicedBucket,
+    SlidingWindow, TokenBucket, Word,
 };
 use portcullis_loom::{
     Itself, at, explore, explore_briefly, join, on_both_widths, spawn, take, turn,

@@ -10,7 +10,8 @@ use core::hash::BuildHasherDefault;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use portcullis_core::{
-    Concurrency, Denied, Idle, KeyedArray, Lease, Limiter, Line, Receipt, Retry, Timestamp,
+    Answer, Ask, Back, Concurrency, Denied, Idle, KeyedArray, Lease, Limiter, Line, Read, Reading,
+    Receipt, Retry, Returned, Timestamp,
 };
 use portcullis_loom::{Itself, Witness, at, explore, explore_briefly, join, spawn, take, turn};
 
@@ -27,7 +28,38 @@ const C: u64 = 6;
 struct Fuse(AtomicBool);
 
 impl Limiter for Fuse {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            return ask.looked(self.available_at(now), || u64::MAX);
+        }
+        self.take(now, n).into()
+    }
+
+    fn give_back(&self, _: Back<'_>) -> Returned {
+        Returned::NOTHING
+    }
+
+    fn read(&self, _: Read<'_>) -> Reading {
+        Reading {
+            available: if self.0.load(Relaxed) { 0 } else { 2 },
+            capacity: u64::MAX,
+            idle: if self.0.load(Relaxed) {
+                Idle::InUse
+            } else {
+                Idle::Since(Timestamp::ZERO)
+            },
+            held: 0,
+        }
+    }
+
+    fn retry(&self, _: Denied) -> Retry {
+        Retry::Never
+    }
+}
+
+impl Fuse {
+    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let was_blown = if n == 2 {
             self.0.swap(true, Relaxed)
         } else {
@@ -39,62 +71,51 @@ impl Limiter for Fuse {
             Ok(Receipt::NONE)
         }
     }
-
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
-    }
-
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, _: Timestamp) -> u64 {
-        if self.0.load(Relaxed) { 0 } else { 2 }
-    }
-
-    fn idle_at(&self, _: Timestamp) -> Idle {
-        if self.0.load(Relaxed) {
-            Idle::InUse
-        } else {
-            Idle::Since(Timestamp::ZERO)
-        }
-    }
-
-    fn retry(&self, _: Denied) -> Retry {
-        Retry::Never
-    }
 }
 
 /// A single permit that orders no memory.
 struct Slot(AtomicBool);
 
 impl Limiter for Slot {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            return ask.looked(self.available_at(now), || u64::MAX);
+        }
         let was_taken = self.0.swap(true, Relaxed);
-        if was_taken {
+        Answer::from(if was_taken {
             Err(Denied::Exhausted { now, permits: n })
         } else {
             Ok(Receipt::NONE)
+        })
+    }
+
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Release { permits: _ } => {
+                self.0.store(false, Relaxed);
+                Returned::NOTHING
+            }
+            Back::Refund {
+                permits, receipt, ..
+            } => {
+                self.release(permits);
+                receipt.refunded(0).into()
+            }
+            _ => Returned::NOTHING,
         }
     }
 
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
-    }
-
-    fn release(&self, _: u32) {
-        self.0.store(false, Relaxed);
-    }
-
-    fn available_at(&self, _: Timestamp) -> u64 {
-        u64::from(!self.0.load(Relaxed))
-    }
-
-    fn idle_at(&self, _: Timestamp) -> Idle {
-        if self.0.load(Relaxed) {
-            Idle::InUse
-        } else {
-            Idle::Since(Timestamp::ZERO)
+    fn read(&self, _: Read<'_>) -> Reading {
+        Reading {
+            available: u64::from(!self.0.load(Relaxed)),
+            capacity: u64::MAX,
+            idle: if self.0.load(Relaxed) {
+                Idle::InUse
+            } else {
+                Idle::Since(Timestamp::ZERO)
+            },
+            held: 0,
         }
     }
 

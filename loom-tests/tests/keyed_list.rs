@@ -10,7 +10,7 @@ use core::hash::BuildHasherDefault;
 
 use loom::sync::Arc;
 use portcullis_core::{
-    Composable, ConcurrencyRules, KeyedList, Lease, Limiter, Line, Rate, RuleList, Timestamp,
+    ConcurrencyRules, KeyedList, Lease, Limiter, LimiterExt, Line, Rate, RuleList, Timestamp,
     TokenBucket, TokenBucketRules,
 };
 use portcullis_loom::{Itself, Witness, at, explore, explore_briefly, join, spawn, take, turn};
@@ -303,7 +303,7 @@ fn a_take_whose_rest_fails_gives_back_what_it_took() {
         assert_eq!(visit(&table, A, at(5)), 1);
         let other = spawn(&table, |table| {
             turn();
-            table.key(&A).take_then(at(5), 1, &mut || false)
+            table.key(&A).take_at_then(at(5), 1, &mut || false)
         });
         let granted = grant(&table, A, at(5), 1);
         assert!(join(other).is_ok_and(|done| !done) || granted == 1);

@@ -5,8 +5,8 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use portcullis_core::{
-    ClaimError, Concurrency, Denied, LeaseId, LeasePool, Limiter, Receipt, Retry, StaleId,
-    Timestamp,
+    Answer, Ask, Back, ClaimError, Concurrency, Denied, Idle, LeaseId, LeasePool, Limiter, Read,
+    Reading, Receipt, Retry, Returned, StaleId,
 };
 use portcullis_loom::{Witness, at, explore, join, spawn, turn};
 
@@ -237,23 +237,29 @@ fn a_release_returns_the_claimed_permits_even_if_the_id_was_sent_without_orderin
 struct NotTwo;
 
 impl Limiter for NotTwo {
-    fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
-        if permits == 2 {
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, permits) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            return ask.looked(self.available_at(now), || u64::MAX);
+        }
+        Answer::from(if permits == 2 {
             Err(Denied::Refused { now, permits })
         } else {
             Ok(Receipt::NONE)
+        })
+    }
+
+    fn give_back(&self, _: Back<'_>) -> Returned {
+        Returned::NOTHING
+    }
+
+    fn read(&self, _: Read<'_>) -> Reading {
+        Reading {
+            available: 1,
+            capacity: u64::MAX,
+            idle: Idle::InUse,
+            held: 0,
         }
-    }
-
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
-    }
-
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, _: Timestamp) -> u64 {
-        1
     }
 
     fn retry(&self, _: Denied) -> Retry {

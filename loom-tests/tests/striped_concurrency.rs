@@ -4,9 +4,14 @@
 #![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
-use portcullis_core::{Limiter, QueueLimiter, Stripe, StripedConcurrency, Waiting};
+use portcullis_core::{Back, Limiter, Stripe, StripedConcurrency, Waiting};
 use portcullis_loom::queue::{Task, around, beside, beside_of, ends_well, hold};
 use portcullis_loom::{Witness, at, explore, explore_briefly, join, spawn, take, turn};
+
+/// Releases one permit. Returns whether a request waits for it.
+fn released(limit: &impl Limiter) -> Waiting {
+    limit.give_back(Back::Release { permits: 1 }).waiting
+}
 
 type Limit = StripedConcurrency<2, u64>;
 
@@ -249,9 +254,9 @@ fn a_waiter_bit_set_during_a_release_to_a_stripe_is_observed_or_the_permit_is() 
     explore(|| {
         let limit = limit(9);
         assert_eq!(on(&limit, 0, 1) + on(&limit, 1, 7) + on(&limit, 0, 1), 9);
-        let release = spawn(&limit, |limit| limit.release_watched(1));
+        let release = spawn(&limit, |limit| released(limit));
         turn();
-        limit.watch(true);
+        let _ = limit.give_back(Back::Watch(true));
         assert_eq!(limit.held(), 0);
         let found = on(&limit, 1, 1) == 1;
         assert!(
@@ -268,7 +273,7 @@ fn a_waiter_bit_set_during_a_draw_hides_no_permit() {
         let limit = limit(18);
         let draw = spawn(&limit, |limit| on(limit, 0, 1));
         turn();
-        limit.watch(true);
+        let _ = limit.give_back(Back::Watch(true));
         assert_eq!(
             on(&limit, 1, 17),
             17,
@@ -277,7 +282,7 @@ fn a_waiter_bit_set_during_a_draw_hides_no_permit() {
         assert_eq!(join(draw), 1);
         assert_eq!(limit.held(), 0);
         turn();
-        limit.watch(false);
+        let _ = limit.give_back(Back::Watch(false));
         back(&limit, 0, 18);
         assert!(limit.held() > 0, "stripes draw again");
         has(&limit, 0);
@@ -290,9 +295,9 @@ fn a_waiter_bit_set_during_a_return_of_a_full_stripe_is_observed_or_the_permits_
         let limit = limit(9);
         assert_eq!(on(&limit, 0, 1) + on(&limit, 1, 7), 8);
         back(&limit, 0, 1);
-        let release = spawn(&limit, |limit| limit.release_watched(1));
+        let release = spawn(&limit, |limit| released(limit));
         turn();
-        limit.watch(true);
+        let _ = limit.give_back(Back::Watch(true));
         let found = on(&limit, 1, 3) == 3;
         assert!(on(&limit, 1, 2) == 2 || found, "two have been free");
         assert!(

@@ -15,10 +15,10 @@ impl Policy {
     /// of a response.
     ///
     /// The numbers are those of this very decision, whatever other requests take at the same time:
-    /// see [`Limiter::take_explained_at`](portcullis_core::Limiter::take_explained_at). After a
-    /// denial that holds for the limit that denied. The other limits of the rule took nothing, and
-    /// are asked after it. After a denial by a penalty, and after a request of cost 0, all limits
-    /// are asked.
+    /// see [`LimiterExt::take_explained_at`](portcullis_core::LimiterExt::take_explained_at). After
+    /// a denial that holds for the limit that denied. The other limits of the rule took nothing,
+    /// and are asked after it. After a denial by a penalty, and after a request of cost 0, all
+    /// limits are asked.
     ///
     /// # Cost
     ///

@@ -41,11 +41,11 @@ use std::hash::RandomState;
 use std::sync::Arc;
 
 use portcullis_core::{
-    Address, AllOf, AnyRules, Composable, ConcurrencyRules, CooldownWindow, Denied, DeniedBy,
-    Detail, FixedWindow, FixedWindowRules, Idle, Key, KeyHash, Keyed, KeyedArray, KeyedList,
-    KeyedRules, Keys, Limiter, LimiterExt, LimiterId, Line, Receipt, Refund, Refunds,
-    RefundsBefore, Retry, RulesAtRunTime, SettingsError, SlidingWindow, Timestamp,
-    TokenBucketRules, metadata::Metadata,
+    Address, AllOf, Answer, AnyRules, Ask, Back, ConcurrencyRules, CooldownWindow, Denied,
+    DeniedBy, Detail, FixedWindow, FixedWindowRules, Hints, Key, KeyHash, Keyed, KeyedArray,
+    KeyedList, KeyedRules, Keys, Limiter, LimiterExt, LimiterId, Line, Read, Reading, Receipt,
+    Refund, Refunds, RefundsBefore, Retry, Returned, RulesAtRunTime, SettingsError, SlidingWindow,
+    Timestamp, TokenBucketRules,
 };
 
 use crate::Limit;
@@ -97,48 +97,27 @@ macro_rules! each {
 }
 
 impl Limiter for KeyLimit<'_> {
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        each!(self, key => key.take_at(now, n))
+    #[inline(always)]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        each!(self, key => key.decide(ask))
     }
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        each!(self, key => key.take_explained_at(now, n))
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        each!(self, key => key.give_back(back))
     }
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        each!(self, key => key.explain_at(now, n))
+    fn read(&self, read: Read<'_>) -> Reading {
+        each!(self, key => key.read(read))
     }
-    #[inline]
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        each!(self, key => key.peek_at(now, n))
-    }
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        each!(self, key => key.refund_at(now, n, receipt))
-    }
-    fn release(&self, n: u32) {
-        each!(self, key => key.release(n));
-    }
-    fn available_at(&self, now: Timestamp) -> u64 {
-        each!(self, key => key.available_at(now))
-    }
-    fn capacity(&self) -> u64 {
-        each!(self, key => key.capacity())
+    fn retry(&self, denied: Denied) -> Retry {
+        each!(self, key => key.retry(denied))
     }
     #[inline]
     fn id(&self) -> Option<LimiterId> {
         each!(self, key => key.id())
     }
     #[inline]
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        each!(self, key => key.as_composable())
-    }
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        each!(self, key => key.idle_at(now))
-    }
-    fn retry(&self, denied: Denied) -> Retry {
-        each!(self, key => key.retry(denied))
-    }
-    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        each!(self, key => key.metadata(now, denied, offers));
+    fn hints(&self) -> Hints {
+        each!(self, key => key.hints())
     }
 }
 
@@ -163,9 +142,7 @@ impl KeyLimit<'_> {
     }
 }
 
-/// A limiter whose takes go through a function.
-///
-/// It is no [`Composable`], so that a composition takes with [`Limiter::take_at`] only.
+/// A limiter whose takes go through a function, which returns the receipt of each.
 struct Watched<'t, F> {
     key: KeyLimit<'t>,
     take: F,
@@ -175,29 +152,27 @@ impl<F> Limiter for Watched<'_, F>
 where
     F: Fn(&KeyLimit<'_>, Timestamp, u32) -> Result<Receipt, Denied>,
 {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        (self.take)(&self.key, now, n)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        if ask.is_look() {
+            self.key.decide(ask)
+        } else {
+            (self.take)(&self.key, ask.now(), ask.permits()).into()
+        }
     }
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.key.peek_at(now, n)
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.key.give_back(back)
     }
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.key.refund_at(now, n, receipt)
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.key.read(read)
     }
-    fn release(&self, n: u32) {
-        self.key.release(n);
-    }
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.key.available_at(now)
-    }
-    fn capacity(&self) -> u64 {
-        self.key.capacity()
+    fn retry(&self, denied: Denied) -> Retry {
+        self.key.retry(denied)
     }
     fn id(&self) -> Option<LimiterId> {
         self.key.id()
     }
-    fn retry(&self, denied: Denied) -> Retry {
-        self.key.retry(denied)
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Barrier;
 
 use portcullis_core::{
-    AllOf, Detail, FixedWindow, Limiter, Rate, Retry, SlidingWindow, Timestamp, TokenBucket,
+    AllOf, Detail, FixedWindow, Limiter, LimiterExt, Rate, Retry, SlidingWindow, Timestamp,
+    TokenBucket,
 };
 use portcullis_policy::{Algorithm, Key, Limit, Outcome, Policy, Request, Rule};
 use proptest::prelude::*;

@@ -5,10 +5,10 @@ use core::fmt::{self, Debug};
 use core::time::Duration;
 
 use portcullis_core::{
-    Attached, Clock, Composable, Denied, Detach, Detail, FixedWindow, FixedWindowBuilder, Idle,
-    Interval, Lease, Limiter, LimiterId, MonotonicClock, NativeWord, Plan, QueueLimiter, Rate,
-    Receipt, Refund, Replenishing, Retry, SettingsError, StateWord, Timestamp, TokenBucket,
-    TokenBucketBuilder, Waiting,
+    Answer, Ask, Attached, Back, Clock, Denied, Detach, FixedWindow, FixedWindowBuilder, Hints,
+    Lease, Limiter, LimiterExt, LimiterId, MonotonicClock, NativeWord, QueueLimiter, Rate, Read,
+    Reading, Replenishing, Retry, Returned, SettingsError, StateWord, Timestamp, TokenBucket,
+    TokenBucketBuilder,
 };
 
 use crate::error::OpenError;
@@ -633,32 +633,32 @@ impl<L: Shareable> SharedLimiter<L> {
     ///
     /// If the file is truncated, all stamps are 0, so no settings are in force.
     #[inline(always)]
-    fn decide<T>(
+    fn ask<T>(
         &self,
         (now, n): (Timestamp, u32),
         denied: impl Fn(Denied) -> T,
-        decide: impl Fn(&Known<L>) -> T,
+        mut ask: impl FnMut(&Known<L>) -> T,
     ) -> T {
         let known = self.following.get();
-        let outcome = decide(known);
+        let outcome = ask(known);
         if known.is_in_force() {
             return outcome;
         }
-        self.decide_again((now, n), denied, decide)
+        self.ask_again((now, n), denied, ask)
     }
 
     #[cold]
     #[inline(never)]
-    fn decide_again<T>(
+    fn ask_again<T>(
         &self,
         (now, n): (Timestamp, u32),
         denied: impl Fn(Denied) -> T,
-        decide: impl Fn(&Known<L>) -> T,
+        mut ask: impl FnMut(&Known<L>) -> T,
     ) -> T {
         for _ in 0..ATTEMPTS {
             match self.follow() {
                 Ok(known) => {
-                    let outcome = decide(known);
+                    let outcome = ask(known);
                     if known.is_in_force() {
                         return outcome;
                     }
@@ -698,96 +698,51 @@ impl<L: Shareable> Debug for SharedLimiter<L> {
 
 impl<L: Shareable> Limiter for SharedLimiter<L> {
     #[inline]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self.versions.first())
-    }
-
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.decide((now, n), Err, |known| known.attached.take_at(now, n))
-    }
-
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
+    fn decide(&self, mut ask: Ask<'_>) -> Answer {
+        let (now, n, seen) = (ask.now(), ask.permits(), ask.detail());
         let denied = |denied| {
-            let mut detail = self.latest().attached.explain_at(now, n);
-            detail.decision = Err(denied);
-            (Err(denied), detail)
+            if let Some(seen) = seen {
+                let mut detail = self.latest().attached.explain_at(now, n);
+                detail.decision = Err(denied);
+                seen.set(Some(detail));
+            }
+            Answer::Denied(denied)
         };
-        self.decide((now, n), denied, |known| {
-            known.attached.take_explained_at(now, n)
+        self.ask((now, n), denied, |known| {
+            if known.is_older(now) {
+                // A plan may be for earlier settings.
+                known.attached.decide(ask.by_ref().without_plan())
+            } else {
+                known.attached.decide(ask.by_ref())
+            }
         })
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        let denied = |denied| {
-            let mut detail = self.latest().attached.explain_at(now, n);
-            detail.decision = Err(denied);
-            detail
-        };
-        self.decide((now, n), denied, |known| known.attached.explain_at(now, n))
-    }
-
-    #[inline]
-    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        let request = (interval.earliest(), n);
-        let denied = |denied| Some(Err(denied));
-        self.decide(request, denied, |known| {
-            known.attached.take_within(interval, n)
-        })
-    }
-
-    #[inline]
-    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        let request = (interval.earliest(), n);
-        let denied = |denied| Some(Err(denied));
-        self.decide(request, denied, |known| {
-            known.attached.peek_within(interval, n)
-        })
-    }
-
-    #[inline]
-    fn decides_within(&self) -> bool {
-        true
-    }
-
-    #[inline]
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.decide((now, n), Err, |known| known.attached.peek_at(now, n))
-    }
-
-    #[inline]
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        Some(self)
     }
 
     /// As `L`. Refunds nothing if the settings have changed since the grant.
     #[inline]
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        let known = self.following.get();
-        if known.is_older(Timestamp::from_nanos(receipt.time())) {
-            return receipt.refunded(0);
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        back.by_time(|now, n, receipt| {
+            let known = self.following.get();
+            if known.is_older(Timestamp::from_nanos(receipt.time())) {
+                return receipt.refunded(0);
+            }
+            let refund = known.attached.refund_at(now, n, receipt);
+            if known.is_in_force() {
+                refund
+            } else {
+                refund.rest.refunded(0)
+            }
+        })
+    }
+
+    /// No permits are available if no settings are in force.
+    fn read(&self, read: Read<'_>) -> Reading {
+        let now = read.now();
+        let available = self.ask((now, 0), |_| 0, |known| known.attached.available_at(now));
+        Reading {
+            available,
+            ..self.latest().attached.read(read)
         }
-        let refund = known.attached.refund_at(now, n, receipt);
-        if known.is_in_force() {
-            refund
-        } else {
-            refund.rest.refunded(0)
-        }
-    }
-
-    #[inline]
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.decide((now, 0), |_| 0, |known| known.attached.available_at(now))
-    }
-
-    fn capacity(&self) -> u64 {
-        self.latest().attached.capacity()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.latest().attached.idle_at(now)
     }
 
     fn retry(&self, denied: Denied) -> Retry {
@@ -797,70 +752,23 @@ impl<L: Shareable> Limiter for SharedLimiter<L> {
             _ => self.latest().attached.retry(denied),
         }
     }
-}
 
-impl<L: Shareable> Composable for SharedLimiter<L> {
     #[inline]
-    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        self.decide((now, n), Err, |known| known.attached.plan_at(now, n))
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self.versions.first())
     }
 
     #[inline]
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        self.decide((now, n), Err, |known| {
-            if known.is_older(now) {
-                // The plan may be for earlier settings.
-                return known.attached.take_at(now, n);
-            }
-            known.attached.take_as_planned_at(now, n, plan)
-        })
-    }
-
-    #[inline]
-    fn plan_within(&self, interval: Interval, n: u32) -> Option<Result<Plan, Denied>> {
-        let request = (interval.earliest(), n);
-        let denied = |denied| Some(Err(denied));
-        self.decide(request, denied, |known| {
-            known.attached.plan_within(interval, n)
-        })
-    }
-
-    #[inline]
-    fn take_as_planned_within(
-        &self,
-        interval: Interval,
-        n: u32,
-        plan: Plan,
-    ) -> Option<Result<Receipt, Denied>> {
-        let request = (interval.earliest(), n);
-        let denied = |denied| Some(Err(denied));
-        self.decide(request, denied, |known| {
-            if known.is_older(interval.earliest()) {
-                return known.attached.take_within(interval, n);
-            }
-            known.attached.take_as_planned_within(interval, n, plan)
-        })
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT.within_intervals()
     }
 }
 
 impl<L: Shareable> Replenishing for SharedLimiter<L> {}
 
 impl<L: Shareable> QueueLimiter for SharedLimiter<L> {
-    const NOTES: bool = false;
-
-    fn held(&self) -> u64 {
-        0
-    }
-
-    fn watch(&self, _: bool) {}
-
     /// Other processes take from it, besides the queue.
     const SHARED: bool = true;
-
-    #[inline]
-    fn release_watched(&self, _: u32) -> Waiting {
-        Waiting::No
-    }
 }
 
 #[cfg(test)]

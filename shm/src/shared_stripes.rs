@@ -6,8 +6,9 @@ use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use portcullis_core::{
-    Attached, Clock, Denied, Detach, Detail, Idle, Lease, Limiter, LimiterId, MonotonicClock, Rate,
-    Receipt, Refund, Replenishing, Retry, Timestamp, TokenBucket, TokenBucketRules,
+    Answer, Ask, Attached, Back, Clock, Denied, Detach, Hints, Lease, Limiter, LimiterExt,
+    LimiterId, MonotonicClock, Rate, Read, Reading, Replenishing, Retry, Returned, Timestamp,
+    TokenBucket, TokenBucketRules,
 };
 
 use crate::error::OpenError;
@@ -244,56 +245,51 @@ fn of_this_thread() -> usize {
     number
 }
 
-impl Limiter for SharedStripes {
-    #[inline]
-    fn id(&self) -> Option<LimiterId> {
-        self.rest.id()
-    }
-
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.if_shared(n, self.striped().take(of_this_thread(), now, n))
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        let mut detail = self.rest.explain_at(now, n);
-        detail.available += self.striped().have();
-        detail.capacity = self.burst;
-        detail.decision = self.peek_at(now, n);
-        detail
-    }
-
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        let peeked = self.rest.peek_at(now, n).or_else(|denied| {
+impl SharedStripes {
+    fn look(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        let looked = self.rest.peek_at(now, n).or_else(|denied| {
             if u64::from(n.max(1)) <= self.striped().most() {
                 return Ok(());
             }
             Err(denied)
         });
-        self.if_shared(n, peeked)
+        self.if_shared(n, looked)
+    }
+}
+
+impl Limiter for SharedStripes {
+    #[inline]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if !ask.is_look() {
+            let taken = self.striped().take(of_this_thread(), now, n);
+            return self.if_shared(n, taken).into();
+        }
+        let looked = self.look(now, n);
+        if let Some(seen) = ask.detail() {
+            let mut detail = self.rest.explain_at(now, n);
+            detail.available += self.striped().have();
+            detail.capacity = self.burst;
+            detail.decision = looked;
+            seen.set(Some(detail));
+        }
+        looked.into()
     }
 
     /// Refunds to a stripe all permits, if no call has used it since, and otherwise none; to the
     /// rest, as a [`TokenBucket`] does.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.striped().refund(now, n, receipt)
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        back.by_time(|now, n, receipt| self.striped().refund(now, n, receipt))
     }
 
-    #[inline]
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        let available = self.rest.available_at(now) + self.striped().have();
-        if self.is_lost() { 0 } else { available }
-    }
-
-    /// The most permits of one request: those of the rest.
-    fn capacity(&self) -> u64 {
-        self.rest.capacity()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.rest.idle_at(now)
+    /// The capacity is the most permits of one request: those of the rest.
+    fn read(&self, read: Read<'_>) -> Reading {
+        let rest = self.rest.read(read);
+        let available = rest.available + self.striped().have();
+        Reading {
+            available: if self.is_lost() { 0 } else { available },
+            ..rest
+        }
     }
 
     fn retry(&self, denied: Denied) -> Retry {
@@ -301,6 +297,16 @@ impl Limiter for SharedStripes {
             Denied::Closed { .. } => Retry::Never,
             _ => self.rest.retry(denied),
         }
+    }
+
+    #[inline]
+    fn id(&self) -> Option<LimiterId> {
+        self.rest.id()
+    }
+
+    #[inline]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT
     }
 }
 

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Barrier;
 
 use portcullis_core::{
-    Composable, Denied, FixedWindow, Interval, Limiter, Rate, Timestamp, TokenBucket,
+    Ask, Denied, FixedWindow, Interval, Limiter, LimiterExt, Rate, Timestamp, TokenBucket,
 };
 use portcullis_shm::{OpenError, RecordsError, SharedFile};
 use support::{Folder, now};
@@ -38,9 +38,7 @@ fn use_all(limiter: &impl Limiter) -> u64 {
         let interval = Interval::new(at, at).unwrap();
         let _ = limiter.peek_within(interval, n);
         let _ = limiter.take_within(interval, n);
-        let _ = limiter
-            .as_composable()
-            .map(|limiter: &dyn Composable| limiter.plan_at(at, n));
+        let _ = limiter.decide(Ask::look(at, n));
         match limiter.take_at(at, n) {
             Ok(receipt) => {
                 granted += u64::from(n);

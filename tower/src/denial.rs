@@ -23,7 +23,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 #[cfg(feature = "queue")]
 use portcullis_async::Rejected;
 use portcullis_core::metadata::Name;
-use portcullis_core::{Clock, Denied, Limiter, Receipt, Retry, Timestamp};
+use portcullis_core::{Clock, Denied, Limiter, LimiterExt, Receipt, Retry, Timestamp};
 use portcullis_policy::{Decision, Limit, Outcome, PathError, Policy, Rule};
 
 /// A request that is denied.
@@ -668,7 +668,7 @@ impl Replies {
         clock: &impl Clock,
         n: u32,
     ) -> Result<Receipt, Denial> {
-        if limiter.decides_within()
+        if limiter.hints().decides_within
             && let Some(interval) = clock.interval()
             && let Some(taken) = limiter.take_within(interval, n)
         {

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::{Body, Frame};
-use portcullis_core::metadata::{Metadata, Name, REASON_PHRASE, RETRY_AFTER, USED_SHARE};
+use portcullis_core::metadata::{Name, REASON_PHRASE, RETRY_AFTER, USED_SHARE};
 use portcullis_core::{
-    Concurrency, Denied, Limiter, ManualClock, Rate, Receipt, Refund, Retry, Timestamp, TokenBucket,
+    Answer, Ask, Back, Concurrency, Denied, Limiter, ManualClock, Rate, Read, Reading, Retry,
+    Returned, Timestamp, TokenBucket,
 };
 use portcullis_policy::{Conditions, Key, Limit, OnMissing, Policy, Rule};
 use portcullis_tower::{
@@ -640,27 +641,18 @@ const ROUTE: Name<&str> = Name::new("com.example.ROUTE");
 struct Routed<L>(L, &'static str);
 
 impl<L: Limiter> Limiter for Routed<L> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.0.take_at(now, n)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.0.decide(ask)
     }
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.0.refund_at(now, n, receipt)
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.0.give_back(back)
     }
-    fn release(&self, n: u32) {
-        self.0.release(n);
-    }
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.0.available_at(now)
-    }
-    fn capacity(&self) -> u64 {
-        self.0.capacity()
+    fn read(&self, mut read: Read<'_>) -> Reading {
+        read.offer(ROUTE, || self.1);
+        self.0.read(read)
     }
     fn retry(&self, denied: Denied) -> Retry {
         self.0.retry(denied)
-    }
-    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        offers.offer(ROUTE, || self.1);
-        self.0.metadata(now, denied, offers);
     }
 }
 

@@ -6,10 +6,11 @@ use core::time::Duration;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
-use portcullis_core::metadata::{self, Metadata};
+use portcullis_core::metadata;
 use portcullis_core::{
-    Address, Clock, Counted, Counts, Denied, Detail, Idle, Interval, Key, Keys, Lease, Limiter,
-    LimiterId, QueueKeys, Receipt, Refund, Retry, Tally, Timestamp, Waiting,
+    Address, Answer, Ask, Back, Clock, Counted, Counts, Denied, Detail, Hints, Idle, Key, Keys,
+    Lease, Limiter, LimiterExt, LimiterId, QueueKeys, Read, Reading, Retry, Returned, Tally,
+    Timestamp, Waiting, When,
 };
 use stable_deref_trait::StableDeref;
 
@@ -26,7 +27,7 @@ use crate::queues::options::{Options, Order};
 use crate::queues::queue::DefaultLock;
 use crate::sync::const_unless_loom;
 use crate::waiting::limiter_source::{LimiterSource, PerKey};
-use crate::waiting::wait_queue::{WaitQueue, earliest, explained};
+use crate::waiting::wait_queue::{WaitQueue, earliest, tell_denial};
 use crate::{Acquire, DeadlineClock, QueueClock};
 
 /// A table of limiters by key, with a queue for each key. Requests for one key do not delay those
@@ -239,7 +240,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     }
 
     /// Waits until each key of the table has been seen with no permits
-    /// [held](portcullis_core::QueueLimiter::held). Then all leases that were held when the future
+    /// [held](portcullis_core::LimiterExt::held). Then all leases that were held when the future
     /// was first polled have been released. Ready immediately if the permits of the keys return
     /// by time.
     ///
@@ -834,134 +835,70 @@ unsafe impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> HasWaitQueue
 unsafe impl<P: ToKeyedQueue> Anchored for QueueKey<P> {}
 
 impl<P: ToKeyedQueue> QueueKeyLimiter<P> {
-    /// Takes with `take` if no request for the key is ahead.
+    /// Puts a request to the limiter if no request for the key is ahead.
     #[inline(always)]
-    fn take_with(
-        &self,
-        now: Timestamp,
-        n: u32,
-        take: impl FnOnce() -> Result<Receipt, Denied>,
-    ) -> Result<Receipt, Denied> {
-        let wait_queue = &self.queue.wait_queue;
+    fn in_order(&self, ask: Ask<'_>) -> Answer {
+        let (wait_queue, now, n) = (&self.queue.wait_queue, ask.now(), ask.permits());
         let denied = if wait_queue.is_closed() {
             Denied::Closed { permits: n }
+        } else if ask.is_look() {
+            return self.limiter().decide(ask);
+        } else if wait_queue.options.order == Order::NewestFirst
+            || !wait_queue.is_waited_for(self.address)
+        {
+            return wait_queue.decide(self.address, ask);
+        } else if matches!(ask.when(), When::Within(_)) {
+            return Answer::TimeMatters;
+        } else if let Some(taken) = wait_queue.take_past_others(self.address, now, n) {
+            return taken.into();
         } else {
-            if wait_queue.options.order == Order::NewestFirst
-                || !wait_queue.is_waited_for(self.address)
-            {
-                return wait_queue.take(self.address, take);
-            }
-            if let Some(taken) = wait_queue.take_past_others(self.address, now, n) {
-                return taken;
-            }
             Denied::Exhausted { now, permits: n }
         };
-        // The limiter is not asked.
-        wait_queue.not_granted(self.address, now, n, denied.into());
-        Err(denied)
+        if ask.is_final() {
+            // The limiter is not asked.
+            wait_queue.not_granted(self.address, now, n, denied.into());
+        }
+        Answer::Denied(denied)
     }
 }
 
 impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
-    fn id(&self) -> Option<LimiterId> {
-        self.limiter().id()
-    }
-
-    /// Takes free permits if no request for the key is ahead, otherwise fails with
-    /// [`Denied::Exhausted`]. A closed queue fails with [`Denied::Closed`].
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take_with(now, n, || self.limiter().take_at(now, n))
-    }
-
-    /// Tells what the key's limiter tells. If the take was denied because of waiters, or made past
-    /// waiters of other keys, that is a look at the limiter.
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        let take = |told: &mut Option<Detail>| {
-            self.take_with(now, n, || {
-                let (taken, detail) = self.limiter().take_explained_at(now, n);
-                *told = Some(detail);
-                taken
-            })
-        };
-        let look = || self.limiter().explain_at(now, n);
-        explained(take, look, |denied| self.retry(denied))
-    }
-
-    /// Asks the key's limiter alone. Only a take looks for waiters.
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        let mut detail = self.limiter().explain_at(now, n);
-        let decision = self.peek_at(now, n);
-        if let Err(denied) = decision {
-            (detail.decision, detail.retry) = (decision, self.retry(denied));
+    #[inline(always)]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n, seen) = (ask.now(), ask.permits(), ask.detail());
+        let answer = self.in_order(ask);
+        if let (Answer::Denied(denied), Some(seen)) = (&answer, seen) {
+            let look = || self.limiter().explain_at(now, n);
+            tell_denial(seen, *denied, self.retry(*denied), look);
         }
-        detail
+        answer
     }
 
-    /// Does not decide while a request of the same shard waits.
-    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        let wait_queue = &self.queue.wait_queue;
-        if wait_queue.is_closed() {
-            let closed = Denied::Closed { permits: n };
-            wait_queue.not_granted(self.address, interval.earliest(), n, closed.into());
-            return Some(Err(closed));
-        }
-        let passes = wait_queue.options.order == Order::NewestFirst
-            || !wait_queue.is_waited_for(self.address);
-        if passes {
-            wait_queue.take_within(self.address, interval, n)
-        } else {
-            None
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        let (wait_queue, key) = (&self.queue.wait_queue, self.address);
+        match back {
+            Back::Release { permits } => {
+                wait_queue.release(key, permits);
+                Returned::NOTHING
+            }
+            Back::Refund { .. } => wait_queue.give_back(key, |source| {
+                (source.at(key).give_back(back), Waiting::Unknown)
+            }),
+            back => self.limiter().give_back(back),
         }
     }
 
-    /// Asks the key's limiter alone. Only a take looks for waiters.
-    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        if self.queue.wait_queue.is_closed() {
-            return Some(Err(Denied::Closed { permits: n }));
+    fn read(&self, mut read: Read<'_>) -> Reading {
+        if let Some(denied) = read.denied() {
+            read.offer(metadata::RETRY_AFTER, || self.retry(denied));
         }
-        self.limiter().peek_within(interval, n)
-    }
-
-    fn decides_within(&self) -> bool {
-        self.limiter().decides_within()
-    }
-
-    /// Asks the key's limiter alone. Only a take looks for waiters.
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        if self.queue.wait_queue.is_closed() {
-            return Err(Denied::Closed { permits: n });
-        }
-        self.limiter().peek_at(now, n)
-    }
-
-    /// Refunds to the limiter, and grants the permits to the waiters.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        let key = self.address;
-        self.queue.wait_queue.give_back(key, |source| {
-            (source.at(key).refund_at(now, n, receipt), Waiting::Unknown)
-        })
-    }
-
-    /// Releases the permits, and grants them to the waiters.
-    fn release(&self, n: u32) {
-        self.queue.wait_queue.release(self.address, n);
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.limiter().available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limiter().capacity()
-    }
-
-    /// Also in use while a request waits for the key, or for another key of the same shard.
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        if self.queue.wait_queue.is_waited_for(self.address) {
+        let reading = self.limiter().read(read);
+        let idle = if self.queue.wait_queue.is_waited_for(self.address) {
             Idle::InUse
         } else {
-            self.limiter().idle_at(now)
-        }
+            reading.idle
+        };
+        Reading { idle, ..reading }
     }
 
     /// As the limiter says. In oldest-first order, the permits queued for the key are counted as
@@ -979,11 +916,21 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
         }
     }
 
-    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        if let Some(denied) = denied {
-            offers.offer(metadata::RETRY_AFTER, || self.retry(denied));
-        }
-        self.limiter().metadata(now, denied, offers);
+    fn id(&self) -> Option<LimiterId> {
+        self.limiter().id()
+    }
+
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        self.limiter().hints()
+    }
+
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.limiter().available_at(now)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limiter().capacity()
     }
 }
 

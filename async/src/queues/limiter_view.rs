@@ -1,7 +1,9 @@
 use core::borrow::Borrow;
 use core::fmt;
 
-use portcullis_core::{Counted, Counts, Denied, Idle, Limiter, Retry, Tally, Timestamp};
+use portcullis_core::{
+    Counted, Counts, Denied, Idle, Limiter, LimiterExt, Retry, Tally, Timestamp,
+};
 
 /// The limiter of a queue, to be asked only: taking from it would bypass the queue. Returned by
 /// [`Queue::limiter`](crate::Queue::limiter).
@@ -50,7 +52,7 @@ impl<L: Limiter> LimiterView<'_, L> {
         self.0.retry(denied)
     }
 
-    /// Says whether the limiter is in use; see [`Limiter::idle_at`].
+    /// Says whether the limiter is in use; see [`LimiterExt::idle_at`].
     #[must_use]
     pub fn idle_at(&self, now: Timestamp) -> Idle {
         self.0.idle_at(now)

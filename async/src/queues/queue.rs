@@ -4,10 +4,10 @@ use core::time::Duration;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
-use portcullis_core::metadata::{self, Metadata};
+use portcullis_core::metadata;
 use portcullis_core::{
-    Denied, Detail, Idle, Interval, Lease, Limiter, LimiterId, QueueLimiter, Receipt, Receipts,
-    Refund, Retry, Timestamp, Waiting,
+    Answer, Ask, Back, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterExt, LimiterId,
+    QueueLimiter, Read, Reading, Retry, Returned, Timestamp, Waiting, When,
 };
 
 use crate::lock::RawLock;
@@ -20,7 +20,7 @@ use crate::queues::limiter_view::LimiterView;
 use crate::queues::options::{Options, Order};
 use crate::sync::const_unless_loom;
 use crate::waiting::limiter_source::Single;
-use crate::waiting::wait_queue::{WaitQueue, earliest, explained};
+use crate::waiting::wait_queue::{WaitQueue, earliest, tell_denial};
 use crate::{Acquire, DeadlineClock, Drained, QueueClock};
 
 /// A limiter with a queue of requests that wait for its permits.
@@ -306,12 +306,12 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     }
 
     /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns the numbers of the
-    /// decision, such as the permits that are left: see [`Limiter::take_explained_at`]. If requests
-    /// are ahead or the queue is closed, the queue does not ask the limiter. The numbers are then
-    /// those of the limiter after the decision.
+    /// decision, such as the permits that are left: see [`LimiterExt::take_explained_at`]. If
+    /// requests are ahead or the queue is closed, the queue does not ask the limiter. The numbers
+    /// are then those of the limiter after the decision.
     ///
     /// The futures of this queue return no such numbers. To look at the limiter after a wait, call
-    /// [`Limiter::explain_at`] of the queue.
+    /// [`LimiterExt::explain_at`] of the queue.
     ///
     /// # Errors
     ///
@@ -517,9 +517,9 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
         }
     }
 
-    /// Waits until no permits are [held](QueueLimiter::held): all leases whose permits return by
-    /// release have been released. Ready immediately if the permits of the limiter return by
-    /// time.
+    /// Waits until no permits are [held](portcullis_core::LimiterExt::held): all leases whose
+    /// permits return by release have been released. Ready immediately if the permits of the
+    /// limiter return by time.
     ///
     /// For a graceful shutdown, call [`close`](Self::close) first. Otherwise new permits may have
     /// been taken by the time the future is ready.
@@ -602,22 +602,6 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
             Ok(())
         }
     }
-
-    /// Takes with `take` if no request is ahead.
-    #[inline(always)]
-    fn take_with(
-        &self,
-        now: Timestamp,
-        n: u32,
-        take: impl FnOnce() -> Result<Receipt, Denied>,
-    ) -> Result<Receipt, Denied> {
-        if let Err(denied) = self.pass(now, n) {
-            // The limiter is not asked.
-            self.wait_queue.not_granted((), now, n, denied.into());
-            return Err(denied);
-        }
-        self.wait_queue.take((), take)
-    }
 }
 
 #[allow(unsafe_code, reason = "a promise alone")]
@@ -666,100 +650,59 @@ where
 }
 
 impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, H> {
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self)
-    }
-
-    /// Takes free permits if no request is ahead, otherwise fails with [`Denied::Exhausted`]. A
-    /// closed queue fails with [`Denied::Closed`].
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take_with(now, n, || self.wait_queue.source.0.take_at(now, n))
-    }
-
-    /// Returns what the limiter returns. If the request is denied because others are ahead, or
-    /// because the queue is closed, the numbers are those of a look at the limiter.
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        let limiter = &self.wait_queue.source.0;
-        let take = |told: &mut Option<Detail>| {
-            self.take_with(now, n, || {
-                let (taken, detail) = limiter.take_explained_at(now, n);
-                *told = Some(detail);
-                taken
-            })
-        };
-        let look = || limiter.explain_at(now, n);
-        explained(take, look, |denied| self.retry(denied))
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        let mut detail = self.wait_queue.source.0.explain_at(now, n);
-        if let Err(denied) = self.pass(now, n).and(detail.decision) {
-            (detail.decision, detail.retry) = (Err(denied), self.retry(denied));
-        }
-        detail
-    }
-
-    /// Does not decide while a request is ahead: when to retry then depends on the time.
-    #[inline]
-    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        let now = interval.earliest();
-        match self.pass(now, n) {
-            Ok(()) => self.wait_queue.take_within((), interval, n),
-            Err(closed @ Denied::Closed { .. }) => {
-                self.wait_queue.not_granted((), now, n, closed.into());
-                Some(Err(closed))
+    /// Denies without asking the limiter while the queue is closed, and while requests wait if the
+    /// oldest one is served first.
+    #[inline(always)]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n, seen) = (ask.now(), ask.permits(), ask.detail());
+        let answer = match self.pass(now, n) {
+            // A take checks again for waiters.
+            Ok(()) if ask.is_look() => self.wait_queue.source.0.decide(ask),
+            Ok(()) => self.wait_queue.decide((), ask),
+            Err(Denied::Exhausted { .. }) if matches!(ask.when(), When::Within(_)) => {
+                Answer::TimeMatters
             }
-            Err(_) => None,
+            Err(denied) => {
+                if ask.is_final() {
+                    self.wait_queue.not_granted((), now, n, denied.into());
+                }
+                Answer::Denied(denied)
+            }
+        };
+        if let (Answer::Denied(denied), Some(seen)) = (&answer, seen) {
+            let look = || self.wait_queue.source.0.explain_at(now, n);
+            tell_denial(seen, *denied, self.retry(*denied), look);
+        }
+        answer
+    }
+
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Release { permits } => {
+                self.wait_queue.release((), permits);
+                Returned::NOTHING
+            }
+            Back::Refund { .. } => self
+                .wait_queue
+                .give_back((), |source| (source.0.give_back(back), Waiting::Unknown)),
+            // The limiter watches the waiters of this queue.
+            Back::Watch(_) => Returned::NOTHING,
+            back => self.wait_queue.source.0.give_back(back),
         }
     }
 
-    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        match self.pass(interval.earliest(), n) {
-            Ok(()) => self.wait_queue.source.0.peek_within(interval, n),
-            Err(closed @ Denied::Closed { .. }) => Some(Err(closed)),
-            Err(_) => None,
+    fn read(&self, mut read: Read<'_>) -> Reading {
+        if let Some(denied) = read.denied() {
+            read.offer(metadata::RETRY_AFTER, || self.retry(denied));
         }
-    }
-
-    #[inline]
-    fn decides_within(&self) -> bool {
-        self.wait_queue.source.0.decides_within()
-    }
-
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.pass(now, n)?;
-        // A take checks again for waiters.
-        self.wait_queue.source.0.peek_at(now, n)
-    }
-
-    /// Refunds to the limiter, and grants the permits to the waiters.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.wait_queue.give_back((), |source| {
-            (source.0.refund_at(now, n, receipt), Waiting::Unknown)
-        })
-    }
-
-    /// Releases the permits, and grants them to the waiters.
-    #[inline]
-    fn release(&self, n: u32) {
-        self.wait_queue.release((), n);
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.wait_queue.source.0.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.wait_queue.source.0.capacity()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        if self.wait_queue.is_waited_for(()) {
+        let reading = self.wait_queue.source.0.read(read);
+        let idle = if self.wait_queue.is_waited_for(()) {
             Idle::InUse
         } else {
-            self.wait_queue.source.0.idle_at(now)
-        }
+            reading.idle
+        };
+        Reading { idle, ..reading }
     }
 
     /// Returns what the limiter returns. In oldest-first order, the permits that are queued count
@@ -781,43 +724,19 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C
         }
     }
 
-    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        if let Some(denied) = denied {
-            offers.offer(metadata::RETRY_AFTER, || self.retry(denied));
-        }
-        self.wait_queue.source.0.metadata(now, denied, offers);
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        self.wait_queue.source.0.hints()
     }
 }
 
 /// A queue can own another queue. It then only takes from the inner queue and never waits in it.
 impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> QueueLimiter for Queue<L, C, R, H> {
     const SHARED: bool = L::SHARED;
-
-    const NOTES: bool = L::NOTES;
-
-    fn take_noted_at(
-        &self,
-        now: Timestamp,
-        n: u32,
-        notes: &mut Receipts,
-    ) -> Result<Receipt, Denied> {
-        let limiter = &self.wait_queue.source.0;
-        self.take_with(now, n, || limiter.take_noted_at(now, n, notes))
-    }
-
-    fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) -> u32 {
-        self.wait_queue.give_back((), |source| {
-            let refunded = source.0.refund_noted_at(now, n, receipt, notes);
-            (refunded, Waiting::Unknown)
-        })
-    }
-
-    /// Does nothing: a release reads the waiter bits of this queue, not those of the outer one.
-    fn watch(&self, _: bool) {}
-
-    fn held(&self) -> u64 {
-        self.wait_queue.source.0.held()
-    }
 }
 
 impl<L: QueueLimiter + fmt::Debug, C, R, H> fmt::Debug for Queue<L, C, R, H> {

@@ -1,20 +1,31 @@
 use core::fmt;
 
 use portcullis_core::{
-    Address, Denied, Key, Limiter, PassedOn, QueueKeys, QueueLimiter, Receipt, Receipts, Timestamp,
-    Waiting,
+    Address, Ask, Back, Denied, How, Key, Limiter, LimiterExt, PassedOn, QueueKeys, QueueLimiter,
+    Receipt, Receipts, Tell, Timestamp, Waiting,
 };
 
 use crate::waiting::wait_list::{Shard, Shards};
 
-/// Takes for a request whose denial is not final: see
-/// [`Composable::attempt_at`](portcullis_core::Composable::attempt_at).
+/// Takes for a request whose denial is not final.
 #[inline(always)]
 pub(crate) fn attempt<L: Limiter>(limiter: &L, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-    match limiter.as_composable() {
-        Some(composable) => composable.attempt_at(now, n, None),
-        None => limiter.take_at(now, n),
-    }
+    limiter.decide(Ask::new(now, n, How::Attempt)).taken(now, n)
+}
+
+/// The same as [`attempt`], and stores the receipts of all limits that the permits come from.
+#[inline(always)]
+fn attempt_noted<L: Limiter>(
+    limiter: &L,
+    now: Timestamp,
+    n: u32,
+    notes: &mut Receipts,
+) -> Result<Receipt, Denied> {
+    notes.clear();
+    let ask = Ask::new(now, n, How::Attempt);
+    limiter
+        .decide(ask.telling(Tell::Receipts(notes)))
+        .taken(now, n)
 }
 
 /// The limiters of a wait queue.
@@ -42,9 +53,9 @@ pub trait LimiterSource {
     fn release_watched(&self, key: Self::Key, n: u32) -> Waiting;
     fn pass_on(&self, key: Self::Key, n: u32) -> PassedOn;
 
-    /// Whether a grant has receipts (`notes`) in addition to the one that the lease holds. The two
-    /// methods below take and refund with them.
-    const NOTES: bool;
+    /// Whether a grant may have receipts (`notes`) in addition to the one that the lease holds. The
+    /// two methods below take and refund with them.
+    fn has_notes(&self) -> bool;
     fn take_noted(
         &self,
         key: Self::Key,
@@ -102,12 +113,12 @@ impl<L: QueueLimiter> LimiterSource for Single<L> {
     }
 
     fn watch(&self, waits: bool) {
-        self.0.watch(waits);
+        let _ = self.0.give_back(Back::Watch(waits));
     }
 
     #[inline]
     fn release_watched(&self, (): (), n: u32) -> Waiting {
-        self.0.release_watched(n)
+        self.0.give_back(Back::Release { permits: n }).waiting
     }
 
     #[inline]
@@ -115,7 +126,10 @@ impl<L: QueueLimiter> LimiterSource for Single<L> {
         self.0.pass_on(n)
     }
 
-    const NOTES: bool = L::NOTES;
+    #[inline(always)]
+    fn has_notes(&self) -> bool {
+        !self.0.hints().one_receipt
+    }
 
     fn take_noted(
         &self,
@@ -124,11 +138,16 @@ impl<L: QueueLimiter> LimiterSource for Single<L> {
         n: u32,
         notes: &mut Receipts,
     ) -> Result<Receipt, Denied> {
-        self.0.take_noted_at(now, n, notes)
+        attempt_noted(&self.0, now, n, notes)
     }
 
-    fn refund_noted(&self, (): (), now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) {
-        self.0.refund_noted_at(now, n, receipt, notes);
+    fn refund_noted(&self, (): (), now: Timestamp, n: u32, receipt: Receipt, mut notes: Receipts) {
+        let _ = self.0.give_back(Back::Refund {
+            now,
+            permits: n,
+            receipt,
+            receipts: Some(&mut notes),
+        });
     }
 
     fn is_held(&self) -> bool {
@@ -191,7 +210,10 @@ impl<T: QueueKeys> LimiterSource for PerKey<T> {
     }
 
     /// A key's limiter needs only the receipt in the lease.
-    const NOTES: bool = false;
+    #[inline(always)]
+    fn has_notes(&self) -> bool {
+        false
+    }
 
     fn take_noted(
         &self,

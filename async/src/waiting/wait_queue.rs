@@ -25,7 +25,7 @@
 //! - **Waiter bits.** The waiter bit of a shard is set while a list of the shard has waiters. A
 //!   request sets the bit and then asks the limiter. A release returns its permits and then reads
 //!   the bit. At least one of the two observes the other. A limiter that keeps a waiter bit in its
-//!   own word ([`watch`](portcullis_core::QueueLimiter::watch)) spares the release this read.
+//!   own word ([`Back::Watch`]) spares the release this read.
 //! - **Pending releases.** While the lock is free and no release is in progress, no released permit
 //!   is left that the head of a wait list could take. A release sets the pending bit of its shard
 //!   and then tries the lock. The holder of the lock reads the pending bits after unlocking, also
@@ -51,11 +51,11 @@ use core::task::Waker;
 use core::time::Duration;
 
 use portcullis_core::{
-    Clock, Composable, Denied, Interval, Limiter, NotGranted, PassedOn, Receipt, Receipts,
-    Timestamp, Waiting,
+    Answer, Ask, Back, Clock, Denied, Limiter, NotGranted, PassedOn, Receipt, Receipts, Timestamp,
+    Waiting,
 };
 
-pub(crate) use self::admit::{earliest, explained};
+pub(crate) use self::admit::{earliest, tell_denial};
 pub use self::counts::QueueCounts;
 pub use self::driver::Next;
 pub(crate) use self::driver::{Caller, Place};
@@ -608,47 +608,37 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         taken
     }
 
-    /// Takes from a key's limiter, as [`take`](Self::take) does, at a time that lies in `interval`.
-    /// Returns `None` if it matters where.
+    /// Puts a request to a key's limiter outside the lock, as [`take`](Self::take) does.
     #[inline(always)]
-    pub(crate) fn take_within(
-        &self,
-        key: Key<Q>,
-        interval: Interval,
-        n: u32,
-    ) -> Option<Result<Receipt, Denied>> {
-        let within = || match self.source.at(key).take_within(interval, n) {
-            Some(Ok(receipt)) => Ok(receipt),
-            Some(Err(denied)) => Err(Some(denied)),
-            None => Err(None),
-        };
-        match self.take(key, within) {
-            Ok(receipt) => Some(Ok(receipt)),
-            Err(denied) => denied.map(Err),
+    pub(crate) fn decide(&self, key: Key<Q>, ask: Ask<'_>) -> Answer {
+        let decided = self.take(key, || match self.source.at(key).decide(ask) {
+            granted @ Answer::Granted(_) => Ok(granted),
+            other => Err(other),
+        });
+        match decided {
+            Ok(answer) | Err(answer) => answer,
         }
     }
 
     /// Informs a key's limiter that a request has ended without a grant.
     #[inline(always)]
     pub(crate) fn not_granted(&self, key: Key<Q>, now: Timestamp, n: u32, why: NotGranted) {
-        if let Some(composable) = self.source.at(key).as_composable() {
-            composable.not_granted(now, n, why);
-        }
+        let permits = n;
+        let back = Back::NotGranted { now, permits, why };
+        let _ = self.source.at(key).give_back(back);
     }
 
     /// Informs a key's limiter that a request was cancelled while it waited.
     #[inline(always)]
     fn cancelled(&self, key: Key<Q>, n: u32) {
-        if let Some(composable) = self.source.at(key).as_composable() {
-            composable.cancelled(n);
-        }
+        let back = Back::Cancelled { permits: n };
+        let _ = self.source.at(key).give_back(back);
     }
 
     /// Returns whether a key's limiter may take from some of its limits and then refund them.
     #[inline(always)]
     fn is_composed(&self, key: Key<Q>) -> bool {
-        let limiter = self.source.at(key);
-        limiter.as_composable().is_some_and(Composable::is_composed)
+        !self.source.at(key).hints().one_receipt
     }
 
     /// Changes limiters, and then serves all wait lists.

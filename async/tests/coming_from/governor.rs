@@ -8,9 +8,10 @@ use portcullis_async::{
     ThreadTimer, TokioTimer,
 };
 use portcullis_core::{
-    AdjustableBucket, Carry, Clocked, Counted, Denied, Detail, FixedWindow, Keyed, KeyedArray,
-    KeyedList, Limiter, LimiterExt, Line, ManualClock, MonotonicClock, RandomSeed, Rate, Retry,
-    StripedBucket, Timestamp, TokenBucket, TokenBucketRules,
+    AdjustableBucket, Answer, Ask, Back, Carry, Clocked, Counted, Denied, Detail, FixedWindow,
+    Keyed, KeyedArray, KeyedList, Limiter, LimiterExt, Line, ManualClock, MonotonicClock,
+    RandomSeed, Rate, Read, Reading, Retry, Returned, StripedBucket, Timestamp, TokenBucket,
+    TokenBucketRules,
 };
 
 fn rates(n: u32, d: Duration, max_burst: u32, replenish_all_per: Duration) -> [Rate; 6] {
@@ -169,22 +170,14 @@ async fn keyed_waits(
 struct Around<L>(L);
 
 impl<L: Limiter> Limiter for Around<L> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<portcullis_core::Receipt, Denied> {
-        self.0.take_at(now, n)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.0.decide(ask)
     }
-    fn refund_at(
-        &self,
-        now: Timestamp,
-        n: u32,
-        receipt: portcullis_core::Receipt,
-    ) -> portcullis_core::Refund {
-        self.0.refund_at(now, n, receipt)
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.0.give_back(back)
     }
-    fn release(&self, n: u32) {
-        self.0.release(n);
-    }
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.0.available_at(now)
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.0.read(read)
     }
     fn retry(&self, denied: Denied) -> Retry {
         self.0.retry(denied)

@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use portcullis_async::{Hook, Outcome, RawLock, ReentrantTimer, Timer, Waited};
-use portcullis_core::metadata::Metadata;
+
 use portcullis_core::{
-    Clock, Composable, Denied, Idle, Limiter, LimiterId, NotGranted, PassedOn, Plan, QueueLimiter,
-    Receipt, Refund, Retry, Timestamp, Waiting,
+    Answer, Ask, Back, Clock, Denied, Hints, Limiter, LimiterExt, LimiterId, PassedOn,
+    QueueLimiter, Read, Reading, Retry, Returned, Timestamp,
 };
 
 use crate::chance::{self, Site, fail, moment, strike};
@@ -497,21 +497,6 @@ impl<L: Limiter> Spy<L> {
     fn ledger(&self) -> std::sync::MutexGuard<'_, Ledger> {
         self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn took(
-        &self,
-        now: Timestamp,
-        n: u32,
-        taken: Result<Receipt, Denied>,
-    ) -> Result<Receipt, Denied> {
-        match taken {
-            Ok(_) if n > 0 => self.ledger().admit(now.as_nanos(), n.into()),
-            Ok(_) => {}
-            // Another context may release in between.
-            Err(_) => moment(),
-        }
-        taken
-    }
 }
 
 impl<L: QueueLimiter> Part for Spy<L> {
@@ -534,45 +519,44 @@ impl<L: QueueLimiter> Part for Spy<L> {
 }
 
 impl<L: Limiter> Limiter for Spy<L> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            strike(Site::LimiterIsAsked);
+            return self.limiter().decide(ask);
+        }
         moment();
         strike(Site::LimiterTakes);
-        let taken = self.limiter().take_at(now, n);
-        self.took(now, n, taken)
+        let answer = self.limiter().decide(ask);
+        match answer {
+            Answer::Granted(_) if n > 0 => self.ledger().admit(now.as_nanos(), n.into()),
+            Answer::Granted(_) => {}
+            // Another context may release in between.
+            _ => moment(),
+        }
+        answer
     }
 
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        strike(Site::LimiterIsAsked);
-        self.limiter().peek_at(now, n)
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        let is_ended = matches!(back, Back::NotGranted { .. });
+        let is_refund = matches!(back, Back::Refund { .. });
+        let is_given_back = is_refund || matches!(back, Back::Release { .. });
+        if is_ended {
+            strike(Site::LimiterIsAsked);
+        }
+        let returned = self.limiter().give_back(back);
+        if is_refund {
+            self.ledger().refunded(returned.refund.permits.into());
+        }
+        if is_given_back {
+            strike(Site::LimiterIsGivenBack);
+        }
+        returned
     }
 
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        let refund = self.limiter().refund_at(now, n, receipt);
-        self.ledger().refunded(refund.permits.into());
-        strike(Site::LimiterIsGivenBack);
-        refund
-    }
-
-    fn release(&self, n: u32) {
-        self.limiter().release(n);
-        strike(Site::LimiterIsGivenBack);
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        strike(Site::LimiterIsAsked);
-        self.limiter().available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limiter().capacity()
-    }
-
-    fn id(&self) -> Option<LimiterId> {
-        self.limiter().id()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.limiter().idle_at(now)
+    /// Without a panic: the checks between the steps ask this, too.
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.limiter().read(read)
     }
 
     fn retry(&self, denied: Denied) -> Retry {
@@ -580,74 +564,30 @@ impl<L: Limiter> Limiter for Spy<L> {
         self.limiter().retry(denied)
     }
 
-    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        self.limiter().metadata(now, denied, offers);
+    fn id(&self) -> Option<LimiterId> {
+        self.limiter().id()
     }
 
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        Some(self)
-    }
-}
-
-impl<L: Limiter> Composable for Spy<L> {
-    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        strike(Site::LimiterIsAsked);
-        match self.limiter().as_composable() {
-            Some(composable) => composable.plan_at(now, n),
-            None => self.limiter().peek_at(now, n).map(|()| Plan::NONE),
+    fn hints(&self) -> Hints {
+        if self.limiter().hints().one_receipt {
+            Hints::ONE_RECEIPT
+        } else {
+            Hints::NONE
         }
     }
 
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        moment();
-        strike(Site::LimiterTakes);
-        let taken = match self.limiter().as_composable() {
-            Some(composable) => composable.take_as_planned_at(now, n, plan),
-            None => self.limiter().take_at(now, n),
-        };
-        self.took(now, n, taken)
-    }
-
-    fn attempt_at(&self, now: Timestamp, n: u32, plan: Option<Plan>) -> Result<Receipt, Denied> {
-        moment();
-        strike(Site::LimiterTakes);
-        let taken = match self.limiter().as_composable() {
-            Some(composable) => composable.attempt_at(now, n, plan),
-            None => self.limiter().take_at(now, n),
-        };
-        self.took(now, n, taken)
-    }
-
-    fn not_granted(&self, now: Timestamp, n: u32, why: NotGranted) {
+    fn available_at(&self, now: Timestamp) -> u64 {
         strike(Site::LimiterIsAsked);
-        if let Some(composable) = self.limiter().as_composable() {
-            composable.not_granted(now, n, why);
-        }
+        self.limiter().available_at(now)
     }
 }
 
 impl<L: QueueLimiter> QueueLimiter for Spy<L> {
     const SHARED: bool = false;
 
-    const NOTES: bool = false;
-
-    fn release_watched(&self, n: u32) -> Waiting {
-        let watched = self.limiter().release_watched(n);
-        strike(Site::LimiterIsGivenBack);
-        watched
-    }
-
-    fn watch(&self, waits: bool) {
-        self.limiter().watch(waits);
-    }
-
     fn pass_on(&self, n: u32) -> PassedOn {
         strike(Site::LimiterIsAsked);
         self.limiter().pass_on(n)
-    }
-
-    fn held(&self) -> u64 {
-        self.limiter().held()
     }
 }
 

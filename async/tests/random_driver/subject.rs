@@ -13,7 +13,7 @@ use portcullis_async::{
 };
 use portcullis_core::{
     AllOf, Concurrency, ConcurrencyRules, Counted, Counts, Denied, FixedWindow, Keyed, Lease,
-    Limiter, Line, QueueKeys, QueueLimiter, Rate, Retry, Tally, Timestamp, TokenBucket,
+    Limiter, LimiterExt, Line, QueueKeys, QueueLimiter, Rate, Retry, Tally, Timestamp, TokenBucket,
     TokenBucketRules,
 };
 

@@ -16,8 +16,8 @@ use portcullis_async::{
     Order, Queue, QueueClock, RawLock, ReentrantTimer, Rejected, ThreadLock, Timer,
 };
 use portcullis_core::{
-    Clock, Concurrency, Denied, Lease, Limiter, ManualClock, QueueLimiter, Receipt, Retry,
-    Timestamp,
+    Answer, Ask, Back, Clock, Concurrency, Denied, Lease, Limiter, ManualClock, QueueLimiter, Read,
+    Reading, Retry, Returned, Timestamp,
 };
 
 pub const START: Timestamp = Timestamp::ZERO;
@@ -74,25 +74,32 @@ impl FreesOnDenial {
 }
 
 impl Limiter for FreesOnDenial {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            return ask.looked(self.available_at(now), || u64::MAX);
+        }
         let taken = self.permits.take_at(now, n);
         if taken.is_err() && self.frees.swap(false, Ordering::Relaxed) {
             Limiter::release(&self.permits, 1);
         }
-        taken
+        taken.into()
     }
 
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Refund {
+                permits, receipt, ..
+            } => {
+                self.release(permits);
+                receipt.refunded(0).into()
+            }
+            back => self.permits.give_back(back),
+        }
     }
 
-    fn release(&self, n: u32) {
-        Limiter::release(&self.permits, n);
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.permits.available_at(now)
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.permits.read(read)
     }
 
     fn retry(&self, denied: Denied) -> Retry {
@@ -102,14 +109,6 @@ impl Limiter for FreesOnDenial {
 
 impl QueueLimiter for FreesOnDenial {
     const SHARED: bool = false;
-
-    const NOTES: bool = false;
-
-    fn held(&self) -> u64 {
-        0
-    }
-
-    fn watch(&self, _: bool) {}
 }
 
 /// A timer with a manual clock. Moving that clock directly wakes no waker.

@@ -4,8 +4,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 
 use portcullis_core::{
-    Concurrency, Counted, FixedWindow, LeasePool, Limiter, Rate, SlidingWindow, Timestamp,
-    TokenBucket, Unlimited,
+    Answer, Ask, Back, Concurrency, Counted, FixedWindow, LeasePool, Limiter, Rate, Read, Reading,
+    Returned, SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 
 use super::bound::{self, Verdict};
@@ -225,24 +225,26 @@ pub(super) fn generous() -> Trial {
     }
 
     impl Limiter for Generous {
-        fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-            self.limiter.take_at(now, n).or_else(|denied| {
-                match self.denied.fetch_add(1, Relaxed) % 100 {
+        fn decide(&self, ask: Ask<'_>) -> Answer {
+            let (now, n) = (ask.now(), ask.permits());
+            if ask.is_look() {
+                return ask.looked(self.available_at(now), || u64::MAX);
+            }
+            self.limiter
+                .take_at(now, n)
+                .or_else(|denied| match self.denied.fetch_add(1, Relaxed) % 100 {
                     0 => Ok(Receipt::NONE),
                     _ => Err(denied),
-                }
-            })
+                })
+                .into()
         }
 
-        fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-            self.release(n);
-            portcullis_core::Refund { permits: 0, rest }
+        fn give_back(&self, _: Back<'_>) -> Returned {
+            Returned::NOTHING
         }
 
-        fn release(&self, _: u32) {}
-
-        fn available_at(&self, now: Timestamp) -> u64 {
-            self.limiter.available_at(now)
+        fn read(&self, read: Read<'_>) -> Reading {
+            self.limiter.read(read)
         }
 
         fn retry(&self, denied: Denied) -> Retry {

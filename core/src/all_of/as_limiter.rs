@@ -1,13 +1,10 @@
 use core::mem;
 
-use crate::all_of::{
-    AllOf, Attempt, DeniedBy, DetailBy, Limits, Receipts, beyond_count, times_over,
-};
-use crate::limiter::composable::{attempt, not_granted};
+use crate::all_of::{AllOf, DeniedBy, DetailBy, Limits, Receipts, Stop, beyond_count, times_over};
 use crate::limiter::metadata::{self, Metadata, Used};
 use crate::{
-    Composable, Denied, Detail, Idle, Interval, Limiter, NotGranted, Plan, QueueLimiter, Receipt,
-    Replenishing, Retry, Timestamp,
+    Answer, Ask, Back, Denied, Detail, Hints, How, Idle, Limiter, LimiterExt, NotGranted, Plan,
+    QueueLimiter, Read, Reading, Receipt, Replenishing, Retry, Returned, Tell, Timestamp, When,
 };
 
 /// All limits as one limiter, for example for a queue or a clock. Its leases are ordinary ones.
@@ -15,8 +12,7 @@ use crate::{
 /// A denial is that of the limit that denied, without its index. A lease has room for one receipt
 /// only. So when a lease refunds unused permits, the limits whose permits are released get them
 /// back, and the limits whose permits return by time do not. A grant of a queue that is not
-/// claimed is refunded to each of up to eight limits: see
-/// [`take_noted_at`](QueueLimiter::take_noted_at).
+/// claimed is refunded to each of up to eight limits: see [`Tell::Receipts`].
 ///
 /// ```
 /// use portcullis_core::{AllOf, Concurrency, LimiterExt, Rate, Timestamp, TokenBucket};
@@ -33,87 +29,96 @@ use crate::{
 /// # Ok::<(), portcullis_core::Denied>(())
 /// ```
 impl<T: Limits> Limiter for AllOf<T> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        match self.try_acquire_at(now, n) {
-            Ok(lease) => {
-                lease.forget();
-                Ok(Receipt::NONE)
-            }
-            Err(denied) => Err(self.as_one(denied)),
-        }
-    }
-
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        let (lease, DetailBy { detail, .. }) = self.try_acquire_explained_at(now, n);
-        match lease {
-            Ok(lease) => {
-                lease.forget();
-                (Ok(Receipt::NONE), detail)
-            }
-            Err(by) => (Err(self.as_one(by)), self.denied_by(by, detail)),
-        }
-    }
-
-    /// Returns the numbers of the limit that would deny, or for a grant of the one with the fewest
-    /// permits.
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        let looked = self.peek_at(now, n);
-        let DetailBy { detail, .. } = self.detail(now, n, looked, None);
-        match looked {
-            Ok(()) => detail,
-            Err(by) => self.denied_by(by, detail),
-        }
-    }
-
-    /// Decides if it matters to no limit where in the interval the time is, up to the first limit
-    /// that denies. If it matters to a later limit, because another thread has changed it since the
-    /// look, the takes before it are refunded.
+    /// Decides on a request to all limits.
+    ///
+    /// A look answers as the limit that would deny. What it tells is that limit's, or for a grant
+    /// that of the one with the fewest permits.
+    ///
+    /// Within an interval it decides if it matters to no limit where in the interval the time is,
+    /// up to the first limit that denies. If it matters to a later limit, because another thread
+    /// has changed it since the look, the takes before it are refunded.
     #[inline]
-    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        self.receipt_within(interval, n, true)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (when, n, how) = (ask.when, ask.permits, ask.how);
+        let granted = match ask.tell {
+            Tell::Detail(seen) => {
+                let detail = match how {
+                    How::Look => self.explain(when.earliest(), n),
+                    How::Take | How::Attempt => self.take_explained(when.earliest(), n),
+                };
+                seen.set(Some(detail));
+                let granted = detail.decision.map(|()| Receipt::NONE);
+                return granted.map_or_else(Answer::Denied, |receipt| match how {
+                    How::Look => Answer::Possible(Plan::NONE),
+                    How::Take | How::Attempt => Answer::Granted(receipt),
+                });
+            }
+            _ if how == How::Look => {
+                let looked = self.limits.look(&self.request(when, n, how, None));
+                return match looked {
+                    Ok(_) => Answer::Possible(Plan::NONE),
+                    Err(stop) => self.stopped(stop),
+                };
+            }
+            Tell::Receipts(receipts) => self.take_with_receipts(when, n, how, receipts),
+            Tell::Grant(keep) => {
+                let rest = || if keep() { Ok(()) } else { Err(Stop::Undone) };
+                self.request(when, n, how, None).grant(rest)
+            }
+            Tell::Nothing => self.request(when, n, how, None).grant(|| Ok(())),
+        };
+        match granted {
+            Ok(()) => Answer::Granted(Receipt::NONE),
+            Err(stop) => self.stopped(stop),
+        }
     }
 
-    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        self.look_within(interval, n)
-            .map(|looked| looked.map_err(|by| self.as_one(by)))
-    }
-
-    /// Whether all limits decide within intervals, and none of them is a composition.
-    #[inline(always)]
-    fn decides_within(&self) -> bool {
-        self.limits.decide_within()
-    }
-
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.peek_at(now, n).map_err(|denied| self.as_one(denied))
-    }
-
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        Some(self)
-    }
-
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> crate::Refund {
-        self.release(n);
-        crate::Refund { permits: 0, rest }
-    }
-
-    fn release(&self, n: u32) {
-        self.limits.release(n);
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        let capacity = |limit: &dyn Limiter| limit.capacity() / u64::from(self.times(limit).max(1));
-        self.each().map(capacity).min().unwrap_or(u64::MAX)
+    /// A refund with the receipts of all limits refunds to each limit as many permits as it can
+    /// take back, and counts the smallest number. Without them all permits are released.
+    ///
+    /// That a request was not granted is told to the first limit that would deny it.
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Release { permits } => self.limits.release(permits),
+            Back::Refund {
+                now,
+                permits,
+                receipt,
+                receipts,
+            } => return self.refund(now, permits, receipt, receipts).into(),
+            Back::NotGranted { now, permits, why } => self.not_granted(now, permits, why),
+            // A release does not say whether a request waits for one of the limits.
+            Back::Cancelled { .. } | Back::Watch(_) => {}
+        }
+        Returned::NOTHING
     }
 
     /// In use if any limit is in use. Otherwise idle since the last of the limits became idle.
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        let idle = self.each().map(|limit| limit.idle_at(now));
-        idle.fold(Idle::Since(Timestamp::ZERO), Idle::and)
+    ///
+    /// Offers when all limits can grant, and how much of their common capacity is in use. Then the
+    /// limits offer their own metadata. For a denial, the first limit that would deny the request
+    /// now offers first; then all limits offer, in order. The reason of the denial itself comes
+    /// last.
+    fn read(&self, read: Read<'_>) -> Reading {
+        let none = Reading {
+            available: u64::MAX,
+            capacity: u64::MAX,
+            idle: Idle::Since(Timestamp::ZERO),
+            held: 0,
+        };
+        let reading = self.each().fold(none, |all, limit| {
+            let (one, times) = (limit.read(Read::at(read.now)), self.times(limit).max(1));
+            Reading {
+                available: all.available.min(one.available / u64::from(times)),
+                capacity: all.capacity.min(one.capacity / u64::from(times)),
+                idle: all.idle.and(one.idle),
+                held: all.held.max(one.held),
+            }
+        });
+        if let Some(mut offers) = read.offers {
+            self.offer(read.now, read.denied, &mut offers);
+        }
+        reading
     }
 
     /// Returns the latest retry of all limits. For a queued request whose sum exceeds the
@@ -138,11 +143,106 @@ impl<T: Limits> Limiter for AllOf<T> {
         }
     }
 
-    /// Offers when all limits can grant, and how much of their common capacity is in use. Then the
-    /// limits offer their own metadata. For a denial, the first limit that would deny the request
-    /// now offers first; then all limits offer, in order. The reason of the denial itself comes
-    /// last.
-    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
+    /// It decides within intervals if all limits do, and none of them is a composition.
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints {
+            decides_within: self.limits.decide_within(),
+            ..Hints::NONE
+        }
+    }
+}
+
+impl<T: Limits> AllOf<T> {
+    fn take_explained(&self, now: Timestamp, n: u32) -> Detail {
+        let (lease, DetailBy { detail, .. }) = self.try_acquire_explained_at(now, n);
+        match lease {
+            Ok(lease) => {
+                lease.forget();
+                detail
+            }
+            Err(by) => self.denied_by(by, detail),
+        }
+    }
+
+    fn explain(&self, now: Timestamp, n: u32) -> Detail {
+        let looked = self.peek_at(now, n);
+        let DetailBy { detail, .. } = self.detail(now, n, looked, None);
+        match looked {
+            Ok(()) => detail,
+            Err(by) => self.denied_by(by, detail),
+        }
+    }
+
+    /// Stores the receipts of up to eight limits. With more limits, stores none.
+    fn take_with_receipts(
+        &self,
+        when: When,
+        n: u32,
+        how: How,
+        receipts: &mut Receipts,
+    ) -> Result<(), Stop> {
+        receipts.clear();
+        let now = when.earliest();
+        if self.limits.len() > Receipts::MOST || n == 0 || self.peek_at(now, n).is_err() {
+            return self.request(when, n, how, None).grant(|| Ok(()));
+        }
+        let taken = Taken {
+            limits: self,
+            now,
+            n,
+            receipts,
+        };
+        for index in 0..self.limits.len() {
+            let answer = match self.share(index, n) {
+                Some((limit, n)) => limit.decide(Ask::new(when, n, how)),
+                None => Answer::Granted(Receipt::NONE),
+            };
+            match answer {
+                Answer::Granted(receipt) => taken.receipts.push(receipt),
+                answer => return Err(self.request(when, n, how, None).stop(index, answer)),
+            }
+        }
+        mem::forget(taken);
+        Ok(())
+    }
+
+    fn refund(
+        &self,
+        now: Timestamp,
+        n: u32,
+        rest: Receipt,
+        receipts: Option<&mut Receipts>,
+    ) -> crate::Refund {
+        match receipts {
+            Some(receipts) if receipts.len() == self.limits.len() && receipts.len() > 0 => {
+                let mut refund = Refund {
+                    limits: self,
+                    now,
+                    n,
+                    left: mem::replace(receipts, Receipts::NONE),
+                    refunded: n,
+                };
+                refund.run();
+                rest.refunded(refund.refunded)
+            }
+            _ => {
+                self.limits.release(n);
+                rest.refunded(0)
+            }
+        }
+    }
+
+    fn not_granted(&self, now: Timestamp, n: u32, why: NotGranted) {
+        let Err(DeniedBy { index, .. }) = self.peek_at(now, n) else {
+            return;
+        };
+        if let Some((limit, permits)) = self.share(index, n) {
+            let _ = limit.give_back(Back::NotGranted { now, permits, why });
+        }
+    }
+
+    fn offer(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
         if let Some(denied) = denied {
             offers.offer(metadata::RETRY_AFTER, || Limiter::retry(self, denied));
         }
@@ -157,125 +257,26 @@ impl<T: Limits> Limiter for AllOf<T> {
         for limit in self.each() {
             limit.metadata(now, says(limit), offers);
         }
-        if let Some(denied) = denied {
-            offers.offer(metadata::REASON_PHRASE, || denied.reason());
-        }
-    }
-}
-
-impl<T: Limits> Composable for AllOf<T> {
-    fn is_composed(&self) -> bool {
-        true
     }
 
-    fn take_then(
-        &self,
-        now: Timestamp,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Denied> {
-        self.grant_then(now, n, (), rest)
-            .map_err(|denied| self.as_one(denied))
+    /// The largest number of permits that all limits can ever have at once.
+    fn most(&self) -> u64 {
+        let most = |limit: &dyn Limiter| limit.capacity() / u64::from(self.times(limit).max(1));
+        self.each().map(most).min().unwrap_or(u64::MAX)
     }
 
-    fn attempt_then(
-        &self,
-        now: Timestamp,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Denied> {
-        self.grant_then(now, n, Attempt, rest)
-            .map_err(|denied| self.as_one(denied))
-    }
-
-    fn attempt_at(&self, now: Timestamp, n: u32, _: Option<Plan>) -> Result<Receipt, Denied> {
-        match self.grant(now, n, Attempt, || Ok(())) {
-            Ok(()) => Ok(Receipt::NONE),
-            Err(denied) => Err(self.as_one(denied)),
-        }
-    }
-
-    #[inline]
-    fn attempt_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        self.receipt_within(interval, n, false)
-    }
-
-    /// Informs the first limit that would deny the request.
-    fn not_granted(&self, now: Timestamp, n: u32, why: NotGranted) {
-        let Err(DeniedBy { index, .. }) = self.peek_at(now, n) else {
-            return;
-        };
-        if let Some((limit, n)) = self.share(index, n) {
-            not_granted(limit, now, n, why);
+    /// The answer to a request that was stopped.
+    fn stopped(&self, stop: Stop) -> Answer {
+        match stop {
+            Stop::Denied(by) => Answer::Denied(self.as_one(by)),
+            Stop::TimeMatters => Answer::TimeMatters,
+            Stop::Undone => Answer::Undone,
         }
     }
 }
 
 impl<T: QueueLimits> QueueLimiter for AllOf<T> {
     const SHARED: bool = T::SHARED;
-
-    const NOTES: bool = true;
-
-    /// Does nothing: a release does not say whether a request waits for one of the limits.
-    fn watch(&self, _: bool) {}
-
-    /// Stores the receipts of up to eight limits. With more limits, stores none.
-    fn take_noted_at(
-        &self,
-        now: Timestamp,
-        n: u32,
-        notes: &mut Receipts,
-    ) -> Result<Receipt, Denied> {
-        notes.clear();
-        if self.limits.len() > Receipts::MOST || n == 0 || self.peek_at(now, n).is_err() {
-            return self.attempt_at(now, n, None);
-        }
-        let taken = Taken {
-            limits: self,
-            now,
-            n,
-            receipts: notes,
-        };
-        for index in 0..self.limits.len() {
-            let receipt = match self.share(index, n) {
-                Some((limit, n)) => attempt(limit, now, n, None),
-                None => Ok(Receipt::NONE),
-            };
-            match receipt {
-                Ok(receipt) => taken.receipts.push(receipt),
-                Err(denied) => {
-                    return Err(self.as_one(DeniedBy {
-                        index,
-                        permits: n,
-                        denied,
-                    }));
-                }
-            }
-        }
-        mem::forget(taken);
-        Ok(Receipt::NONE)
-    }
-
-    /// Refunds to each limit as many permits as it can take back. Returns the smallest number of
-    /// permits that count as never taken in a limit.
-    fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) -> u32 {
-        if notes.len() != self.limits.len() {
-            return self.refund_at(now, n, receipt).permits;
-        }
-        let mut refund = Refund {
-            limits: self,
-            now,
-            n,
-            left: notes,
-            refunded: n,
-        };
-        refund.run();
-        refund.refunded
-    }
-
-    fn held(&self) -> u64 {
-        self.limits.held()
-    }
 }
 
 impl<T: ReplenishingLimits> Replenishing for AllOf<T> {}
@@ -336,9 +337,11 @@ impl<T: Limits> Drop for Refund<'_, T> {
 ///
 /// ```
 /// # use portcullis_core::{Concurrency, QueueLimits, Rate, TokenBucket};
+/// fn shared<T: QueueLimits>(_: T) -> bool {
+///     T::SHARED
+/// }
 /// let all = TokenBucket::new(Rate::per_second(9), 9);
-/// let limits = (Concurrency::new(1), &all);
-/// assert_eq!(limits.held(), 0);
+/// assert!(shared((Concurrency::new(1), &all)));
 /// ```
 #[diagnostic::on_unimplemented(
     message = "a queue cannot own all of `{Self}`",
@@ -349,10 +352,6 @@ impl<T: Limits> Drop for Refund<'_, T> {
 pub trait QueueLimits: Limits {
     /// Whether other callers may take from one of the limits without going through the queue.
     const SHARED: bool;
-
-    /// Returns the largest number of permits of one limit that are in use and return only by
-    /// release.
-    fn held(&self) -> u64;
 }
 
 /// Limits whose permits all return by time alone. Sealed.
@@ -362,12 +361,6 @@ macro_rules! tuple {
     ($($limiter:ident),+) => {
         impl<$($limiter: QueueLimiter),+> QueueLimits for ($($limiter,)+) {
             const SHARED: bool = $($limiter::SHARED)||+;
-
-            #[expect(non_snake_case, reason = "each part is named after its type")]
-            fn held(&self) -> u64 {
-                let ($($limiter,)+) = self;
-                0 $(.max($limiter.held()))+
-            }
         }
 
         impl<$($limiter: Replenishing),+> ReplenishingLimits for ($($limiter,)+) {}
@@ -385,10 +378,6 @@ tuple!(A, B, C, D, E, F, G, H);
 
 impl<L: QueueLimiter, const N: usize> QueueLimits for [L; N] {
     const SHARED: bool = L::SHARED;
-
-    fn held(&self) -> u64 {
-        self.iter().map(L::held).max().unwrap_or(0)
-    }
 }
 
 impl<L: Replenishing, const N: usize> ReplenishingLimits for [L; N] {}
@@ -399,26 +388,9 @@ impl<T: ReplenishingLimits + ?Sized> ReplenishingLimits for &T {}
 
 impl<T: ReplenishingLimits + ?Sized> QueueLimits for &T {
     const SHARED: bool = true;
-
-    fn held(&self) -> u64 {
-        0
-    }
 }
 
 impl<T: Limits> AllOf<T> {
-    #[inline(always)]
-    fn receipt_within(
-        &self,
-        interval: Interval,
-        n: u32,
-        is_final: bool,
-    ) -> Option<Result<Receipt, Denied>> {
-        Some(match self.grant_within(interval, n, is_final)? {
-            Ok(()) => Ok(Receipt::NONE),
-            Err(by) => Err(self.as_one(by)),
-        })
-    }
-
     /// Returns the limit at `index` and the number of permits to request from it. Returns `None` if
     /// the limit is also named at an earlier place, which requests the permits for both.
     fn share(&self, index: usize, n: u32) -> Option<(&dyn Limiter, u32)> {
@@ -475,7 +447,7 @@ impl<T: Limits> AllOf<T> {
         }: DeniedBy,
     ) -> Denied {
         match denied {
-            Denied::Exhausted { now, .. } => match u32::try_from(Limiter::capacity(self)) {
+            Denied::Exhausted { now, .. } => match u32::try_from(self.most()) {
                 // Another limit can never hold that many permits.
                 Ok(capacity) if capacity < permits => Denied::ExceedsCapacity { permits, capacity },
                 _ => Denied::Exhausted { now, permits },

@@ -7,7 +7,7 @@ use crate::Receipt;
 ///
 /// ```
 /// use portcullis_core::{
-///     AllOf, Concurrency, Limiter, QueueLimiter, Rate, Receipts, Timestamp, TokenBucket,
+///     AllOf, Ask, Back, Concurrency, Limiter, Rate, Receipts, Tell, Timestamp, TokenBucket,
 /// };
 ///
 /// let limits = AllOf::new((
@@ -15,9 +15,16 @@ use crate::Receipt;
 ///     Concurrency::new(2),
 /// ));
 /// let now = Timestamp::ZERO;
-/// let mut notes = Receipts::NONE;
-/// let receipt = limits.take_noted_at(now, 2, &mut notes)?;
-/// assert_eq!(limits.refund_noted_at(now, 2, receipt, notes), 2);
+/// let mut receipts = Receipts::NONE;
+/// let ask = Ask::take(now, 2).telling(Tell::Receipts(&mut receipts));
+/// let receipt = limits.decide(ask).taken(now, 2)?;
+/// let refund = Back::Refund {
+///     now,
+///     permits: 2,
+///     receipt,
+///     receipts: Some(&mut receipts),
+/// };
+/// assert_eq!(limits.give_back(refund).refund.permits, 2);
 /// assert_eq!(limits.limits().0.available_at(now), 5);
 /// # Ok::<(), portcullis_core::Denied>(())
 /// ```

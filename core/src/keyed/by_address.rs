@@ -4,11 +4,10 @@ use core::hash::Hash;
 
 use crate::keyed::key::{Keys, QueueKeys, sealed::Table};
 use crate::keyed::line::Address;
-use crate::limiter::composable::{attempt, attempt_then, cancelled, not_granted};
 use crate::limiter::metadata::Metadata;
 use crate::{
-    Denied, Detail, Idle, Interval, KeyHash, Limiter, LimiterExt, NotGranted, Receipt, Refund,
-    Retry, Timestamp,
+    Ask, Back, Denied, Detail, How, Idle, Interval, KeyHash, Limiter, LimiterExt, NotGranted,
+    Receipt, Refund, Retry, Timestamp,
 };
 
 /// Limiters of the user's own, one for each [`Address`] of a table: what [`ByAddress`] makes a
@@ -52,8 +51,9 @@ pub trait LimitersByAddress {
 /// ```
 /// use core::hash::Hash;
 /// use portcullis_core::{
-///     Address, ByAddress, ConcurrencyRules, Denied, Key, KeyHash, Keyed, Keys, Limiter,
-///     LimitersByAddress, Line, QueueKeys, Receipt, Refund, Retry, Seed, Timestamp,
+///     Address, Answer, Ask, Back, ByAddress, ConcurrencyRules, Denied, Key, KeyHash, Keyed, Keys,
+///     Limiter, LimitersByAddress, Line, QueueKeys, Read, Reading, Refund, Retry, Returned, Seed,
+///     Timestamp,
 /// };
 ///
 /// type Table = Keyed<ConcurrencyRules, [Line; 8], Seed>;
@@ -82,18 +82,25 @@ pub trait LimitersByAddress {
 /// }
 ///
 /// impl Limiter for TwiceOf<'_> {
-///     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-///         self.0.take_at(now, 2 * n)
+///     fn decide(&self, ask: Ask<'_>) -> Answer {
+///         let permits = ask.permits();
+///         self.0.decide(ask.with_permits(2 * permits))
 ///     }
-///     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-///         let Refund { permits, rest } = self.0.refund_at(now, 2 * n, receipt);
-///         Refund { permits: permits / 2, rest }
+///     fn give_back(&self, back: Back<'_>) -> Returned {
+///         match back {
+///             Back::Release { permits } => {
+///                 self.0.give_back(Back::Release { permits: 2 * permits })
+///             }
+///             Back::Refund { now, permits, receipt, .. } => {
+///                 let Refund { permits, rest } = self.0.refund_at(now, 2 * permits, receipt);
+///                 Refund { permits: permits / 2, rest }.into()
+///             }
+///             back => self.0.give_back(back),
+///         }
 ///     }
-///     fn release(&self, n: u32) {
-///         self.0.release(2 * n);
-///     }
-///     fn available_at(&self, now: Timestamp) -> u64 {
-///         self.0.available_at(now) / 2
+///     fn read(&self, read: Read<'_>) -> Reading {
+///         let all = self.0.read(read);
+///         Reading { available: all.available / 2, capacity: all.capacity / 2, ..all }
 ///     }
 ///     fn retry(&self, denied: Denied) -> Retry {
 ///         self.0.retry(denied)
@@ -191,7 +198,8 @@ impl<T: LimitersByAddress> Table for ByAddress<T> {
     }
 
     fn attempt(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        attempt(&self.at(address), now, n, None)
+        let ask = Ask::new(now, n, How::Attempt);
+        self.at(address).decide(ask).taken(now, n)
     }
 
     fn attempt_then(
@@ -201,15 +209,19 @@ impl<T: LimitersByAddress> Table for ByAddress<T> {
         n: u32,
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, Denied> {
-        attempt_then(&self.at(address), now, n, rest)
+        let ask = Ask::new(now, n, How::Attempt);
+        ask.put_then(&self.at(address), rest)
     }
 
     fn not_granted(&self, address: &Address, now: Timestamp, n: u32, why: NotGranted) {
-        not_granted(&self.at(address), now, n, why);
+        let permits = n;
+        let back = Back::NotGranted { now, permits, why };
+        let _ = self.at(address).give_back(back);
     }
 
     fn cancelled(&self, address: &Address, n: u32) {
-        cancelled(&self.at(address), n);
+        let back = Back::Cancelled { permits: n };
+        let _ = self.at(address).give_back(back);
     }
 
     fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {

@@ -4,7 +4,9 @@ use core::hash::Hash;
 use core::ops::Deref;
 
 use crate::keyed::keyed_list::EachLimit;
-use crate::{Clock, Clocked, Denied, DeniedBy, Detail, DetailBy, Idle, Key, Keys, Lease, Limiter};
+use crate::{
+    Clock, Clocked, Denied, DeniedBy, Detail, DetailBy, Idle, Key, Keys, Lease, Limiter, LimiterExt,
+};
 
 /// The limiter of one key of a table, joined with a clock: the result of
 /// [`Clocked::key`](Clocked::key).
@@ -153,7 +155,7 @@ impl<P: Deref<Target: Keys>, C: Clock> ClockedKey<P, C> {
     }
 
     /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns what the decision saw:
-    /// see [`Limiter::take_explained_at`]. The clock's time is [`Detail::now`].
+    /// see [`LimiterExt::take_explained_at`]. The clock's time is [`Detail::now`].
     ///
     /// # Errors
     ///

@@ -6,11 +6,11 @@ use core::ops::Deref;
 
 use self::sealed::Table;
 use crate::keyed::line::Address;
+use crate::limiter::forward;
 use crate::limiter::metadata::Metadata;
-use crate::limiter::{forward, offer};
 use crate::{
-    Composable, Denied, Detail, Idle, Interval, KeyHash, Lease, Limiter, LimiterId, NotGranted,
-    Plan, Receipt, Refund, Retry, Timestamp,
+    Answer, Ask, Back, Denied, Detail, Hints, Idle, Interval, KeyHash, Lease, Limiter, LimiterId,
+    NotGranted, Read, Reading, Receipt, Refund, Retry, Returned, Tell, Timestamp, When,
 };
 
 /// A table that has a limiter for each key: [`Keyed`](crate::Keyed),
@@ -93,11 +93,11 @@ pub(crate) mod sealed {
     /// The operations of a table on the limiter at an address.
     pub trait Table: Sized {
         fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
-        /// [`Limiter::take_within`](crate::Limiter::take_within) for a key.
+        /// [`LimiterExt::take_within`](crate::LimiterExt::take_within) for a key.
         fn take_within(&self, _: &Address, _: Interval, _: u32) -> Option<Result<Receipt, Denied>> {
             None
         }
-        /// [`Limiter::peek_within`](crate::Limiter::peek_within) for a key.
+        /// [`LimiterExt::peek_within`](crate::LimiterExt::peek_within) for a key.
         fn peek_within(&self, _: &Address, _: Interval, _: u32) -> Option<Result<(), Denied>> {
             None
         }
@@ -108,7 +108,7 @@ pub(crate) mod sealed {
         fn is_composed(&self) -> bool {
             false
         }
-        /// [`Composable::take_then`](crate::Composable::take_then) for a key.
+        /// [`LimiterExt::take_at_then`](crate::LimiterExt::take_at_then) for a key.
         fn take_then(
             &self,
             address: &Address,
@@ -123,12 +123,12 @@ pub(crate) mod sealed {
             }
             Ok(done)
         }
-        /// The same as [`Composable::attempt_at`](super::Composable::attempt_at).
+        /// The same as `take`, for a request whose denial is not final: see [`How`](crate::How).
         #[inline]
         fn attempt(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
             self.take(address, now, n)
         }
-        /// The same as [`Composable::attempt_within`](super::Composable::attempt_within).
+        /// The same as `take_within`, for a request whose denial is not final.
         #[inline]
         fn attempt_within(
             &self,
@@ -138,7 +138,7 @@ pub(crate) mod sealed {
         ) -> Option<Result<Receipt, Denied>> {
             self.take_within(address, interval, n)
         }
-        /// The same as [`Composable::attempt_then`](super::Composable::attempt_then).
+        /// The same as `take_then`, for a request whose denial is not final.
         fn attempt_then(
             &self,
             address: &Address,
@@ -148,20 +148,20 @@ pub(crate) mod sealed {
         ) -> Result<bool, Denied> {
             self.take_then(address, now, n, rest)
         }
-        /// The same as [`Composable::not_granted`](super::Composable::not_granted).
+        /// See [`Back::NotGranted`](super::Back::NotGranted).
         #[inline]
         fn not_granted(&self, _: &Address, _: Timestamp, _: u32, _: NotGranted) {}
-        /// The same as [`Composable::cancelled`](super::Composable::cancelled).
+        /// See [`Back::Cancelled`](super::Back::Cancelled).
         #[inline]
         fn cancelled(&self, _: &Address, _: u32) {}
-        /// [`Limiter::take_explained_at`](crate::Limiter::take_explained_at) for a key.
+        /// [`LimiterExt::take_explained_at`](crate::LimiterExt::take_explained_at) for a key.
         fn take_explained(
             &self,
             address: &Address,
             now: Timestamp,
             n: u32,
         ) -> (Result<Receipt, Denied>, Detail);
-        /// [`Limiter::explain_at`](crate::Limiter::explain_at) for a key.
+        /// [`LimiterExt::explain_at`](crate::LimiterExt::explain_at) for a key.
         fn explain(&self, address: &Address, now: Timestamp, n: u32) -> Detail;
         fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied>;
         fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: Receipt) -> Refund;
@@ -241,7 +241,7 @@ impl<P: Deref<Target: Table>> Key<P> {
     }
 
     /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, and returns what the
-    /// decision saw: see [`Limiter::take_explained_at`].
+    /// decision saw: see [`LimiterExt::take_explained_at`](crate::LimiterExt::take_explained_at).
     ///
     /// # Errors
     ///
@@ -379,118 +379,106 @@ impl<P> fmt::Debug for KeyLimiter<P> {
 }
 
 impl<P: Deref<Target: Table>> Limiter for KeyLimiter<P> {
-    /// The identity of the slots that the key can use.
-    fn id(&self) -> Option<LimiterId> {
-        Some(LimiterId::within(&*self.table, self.address.identity()))
+    #[inline(always)]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (table, address) = (&*self.table, &self.address);
+        let (when, n, is_final) = (ask.when(), ask.permits(), ask.is_final());
+        let now = when.earliest();
+        if ask.is_look() {
+            return match (when, ask.detail()) {
+                (When::Within(interval), _) => table.peek_within(address, interval, n).into(),
+                (When::At(_), None) => table.peek(address, now, n).into(),
+                (When::At(_), Some(seen)) => {
+                    let detail = table.explain(address, now, n);
+                    seen.set(Some(detail));
+                    detail.decision.into()
+                }
+            };
+        }
+        match (when, ask.tell) {
+            (When::Within(interval), _) if is_final => {
+                table.take_within(address, interval, n).into()
+            }
+            (When::Within(interval), _) => table.attempt_within(address, interval, n).into(),
+            (_, Tell::Grant(keep)) => {
+                let granted = if is_final {
+                    table.take_then(address, now, n, keep)
+                } else {
+                    table.attempt_then(address, now, n, keep)
+                };
+                match granted {
+                    Ok(true) => Answer::Granted(Receipt::NONE),
+                    Ok(false) => Answer::Undone,
+                    Err(denied) => Answer::Denied(denied),
+                }
+            }
+            (_, Tell::Detail(seen)) if is_final => {
+                let (taken, detail) = table.take_explained(address, now, n);
+                seen.set(Some(detail));
+                taken.into()
+            }
+            _ if is_final => table.take(address, now, n).into(),
+            _ => table.attempt(address, now, n).into(),
+        }
     }
 
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        Some(self)
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        let (table, address) = (&*self.table, &self.address);
+        match back {
+            Back::Release { permits } => table.release(address, permits),
+            Back::Refund {
+                now,
+                permits,
+                receipt,
+                ..
+            } => return table.refund(address, now, permits, receipt).into(),
+            Back::NotGranted { now, permits, why } => table.not_granted(address, now, permits, why),
+            Back::Cancelled { permits } => table.cancelled(address, permits),
+            Back::Watch(_) => {}
+        }
+        Returned::NOTHING
     }
 
+    /// Finds the key for each of the numbers.
     #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.table.take(&self.address, now, n)
-    }
-
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        self.table.take_explained(&self.address, now, n)
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        self.table.explain(&self.address, now, n)
-    }
-
-    #[inline]
-    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        self.table.take_within(&self.address, interval, n)
-    }
-
-    #[inline]
-    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        self.table.peek_within(&self.address, interval, n)
-    }
-
-    #[inline]
-    fn decides_within(&self) -> bool {
-        self.table.decides_within()
-    }
-
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.table.peek(&self.address, now, n)
-    }
-
-    /// Refunds as the type of the key's limit does.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.table.refund(&self.address, now, n, receipt)
-    }
-
-    #[inline]
-    fn release(&self, n: u32) {
-        self.table.release(&self.address, n);
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.table.available(&self.address, now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.table.capacity(&self.address)
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.table.idle(&self.address, now)
+    fn read(&self, read: Read<'_>) -> Reading {
+        let (table, address, now) = (&*self.table, &self.address, read.now());
+        let denied = read.denied();
+        if let Some(mut offers) = read.offers {
+            table.metadata(address, now, denied, &mut offers);
+        }
+        Reading {
+            available: table.available(address, now),
+            capacity: table.capacity(address),
+            idle: table.idle(address, now),
+            held: 0,
+        }
     }
 
     fn retry(&self, denied: Denied) -> Retry {
         self.table.retry(&self.address, denied)
     }
 
-    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        if !self.table.metadata(&self.address, now, denied, offers) {
-            offer(self, now, denied, offers);
+    fn id(&self) -> Option<LimiterId> {
+        Some(LimiterId::within(&*self.table, self.address.identity()))
+    }
+
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints {
+            decides_within: self.table.decides_within(),
+            one_receipt: !self.table.is_composed(),
         }
     }
-}
 
-impl<P: Deref<Target: Table>> Composable for KeyLimiter<P> {
-    fn is_composed(&self) -> bool {
-        self.table.is_composed()
+    /// Finds the key once.
+    fn available_at(&self, now: Timestamp) -> u64 {
+        self.table.available(&self.address, now)
     }
 
-    fn take_then(
-        &self,
-        now: Timestamp,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Denied> {
-        self.table.take_then(&self.address, now, n, rest)
-    }
-
-    #[inline]
-    fn attempt_at(&self, now: Timestamp, n: u32, _: Option<Plan>) -> Result<Receipt, Denied> {
-        self.table.attempt(&self.address, now, n)
-    }
-
-    #[inline]
-    fn attempt_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        self.table.attempt_within(&self.address, interval, n)
-    }
-
-    fn attempt_then(
-        &self,
-        now: Timestamp,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Denied> {
-        self.table.attempt_then(&self.address, now, n, rest)
-    }
-
-    fn not_granted(&self, now: Timestamp, n: u32, why: NotGranted) {
-        self.table.not_granted(&self.address, now, n, why);
-    }
-
-    fn cancelled(&self, n: u32) {
-        self.table.cancelled(&self.address, n);
+    /// Finds the key once.
+    fn capacity(&self) -> u64 {
+        self.table.capacity(&self.address)
     }
 }

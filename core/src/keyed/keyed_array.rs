@@ -39,13 +39,12 @@ use crate::keyed::key::{self, Key, Keys, QueueKeys};
 use crate::keyed::line::PLACES;
 use crate::keyed::line::{Address, Entry, Found, Held, Line, Width};
 use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
-use crate::limiter::composable::{as_composed, attempt, attempt_then, cancelled, not_granted};
 use crate::limiter::detail::observed;
 use crate::limiter::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::{
-    Denied, Detail, Idle, KeyHash, Limiter, LimiterExt, NativeWord, NotGranted, PartlyChanged,
-    QueueLimiter, Receipt, Refund, Retry, Seed, Timestamp,
+    Ask, Back, Denied, Detail, How, Idle, KeyHash, Limiter, LimiterExt, NativeWord, NotGranted,
+    PartlyChanged, QueueLimiter, Receipt, Refund, Retry, Seed, Timestamp,
 };
 
 /// A limiter of any type for each key, in a table of fixed size, without locks and without
@@ -57,7 +56,7 @@ use crate::{
 /// each line of `M`. All of them must have the same settings and be unused.
 ///
 /// **Bound.** Each key is granted no more than a limiter of its own would grant it, provided that
-/// the limiter's [`idle_at`](Limiter::idle_at) is correct. If a limiter never reports that it is
+/// the limiter's [`idle_at`](LimiterExt::idle_at) is correct. If a limiter never reports that it is
 /// idle, which is the default for a limiter of your own, its key keeps the slot permanently.
 ///
 /// **Self-cleaning.** A slot is given to another key only if all of these hold:
@@ -725,7 +724,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
     }
 
     fn is_composed(&self) -> bool {
-        as_composed(&self.fresh).is_some()
+        !self.fresh.hints().one_receipt
     }
 
     fn take_then(
@@ -742,7 +741,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
 
     fn attempt(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.work(address, now, n, Receipt::NONE, |limiter| {
-            attempt(limiter, now, n, None)
+            let ask = Ask::new(now, n, How::Attempt);
+            limiter.decide(ask).taken(now, n)
         })
     }
 
@@ -754,18 +754,20 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
         rest: &mut dyn FnMut() -> bool,
     ) -> Result<bool, Denied> {
         self.work(address, now, n, true, |limiter| {
-            attempt_then(limiter, now, n, rest)
+            let ask = Ask::new(now, n, How::Attempt);
+            ask.put_then(limiter, rest)
         })
     }
 
     fn not_granted(&self, address: &Address, now: Timestamp, n: u32, why: NotGranted) {
         let limiter = self.limiter_of(&address.find(self.table.lines()));
-        not_granted(limiter, now, n, why);
+        let permits = n;
+        let _ = limiter.give_back(Back::NotGranted { now, permits, why });
     }
 
     fn cancelled(&self, address: &Address, n: u32) {
         let limiter = self.limiter_of(&address.find(self.table.lines()));
-        cancelled(limiter, n);
+        let _ = limiter.give_back(Back::Cancelled { permits: n });
     }
 
     fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {

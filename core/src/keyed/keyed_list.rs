@@ -153,8 +153,8 @@ use crate::{
 /// then their permits come back by time.
 ///
 /// **Clocks.** A key that is joined with a clock that answers with an interval seldom needs the
-/// precise time: see [`Limiter::take_within`](crate::Limiter::take_within). It does need it for the
-/// first grant of a key, and in a list that begins with a concurrency limit.
+/// precise time: see [`LimiterExt::take_within`](crate::LimiterExt::take_within). It does need it
+/// for the first grant of a key, and in a list that begins with a concurrency limit.
 ///
 /// **Self-cleaning.** An entry is given to another key once all of its limits have been
 /// [idle](Idle) for the [staleness](Self::staleness); a token bucket for a tick more, so never
@@ -612,6 +612,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         self.rules.judge(slots, 0, now, n).map(Self::states_of)
     }
 
+    #[inline(always)]
     fn fresh(&self, now: Timestamp) -> L::States {
         let mut states = L::NO_STATES;
         for (limit, state) in (0..self.rules.count()).zip(states.as_mut()) {
@@ -853,6 +854,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
 
     /// Takes from one limit. Returns the state that the take left, or the denial and the state that
     /// it saw, or `None` if the word belongs to another key.
+    #[inline(always)]
     fn take_one(
         &self,
         words: Words<'_>,

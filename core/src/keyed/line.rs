@@ -953,6 +953,7 @@ impl Address {
     }
 
     /// Whether a claim would find a slot.
+    #[inline(always)]
     pub(crate) fn has_room(
         &self,
         lines: &[Line],

@@ -197,7 +197,7 @@ impl<R: KeyedRules> Rules for R {
     }
 
     fn capacity(&self) -> u64 {
-        TableRules::capacity(self)
+        WordRules::capacity(self)
     }
 
     fn available(&self, state: u64, now: Timestamp) -> u64 {

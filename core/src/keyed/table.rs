@@ -105,6 +105,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
     }
 
     /// Checks that a claim would find a slot for `address`.
+    #[inline(always)]
     pub(crate) fn has_room(
         &self,
         address: &Address,

@@ -3,7 +3,7 @@ use core::mem;
 use core::ops::Deref;
 
 use crate::limiter::denied::Permits;
-use crate::{Denied, Detail, Limiter, Receipt, Timestamp};
+use crate::{Denied, Detail, Limiter, LimiterExt, Receipt, Timestamp};
 
 /// Holds permits, and releases them to their limiter on drop.
 ///
@@ -79,7 +79,7 @@ where
     }
 
     /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, and returns what the
-    /// decision saw: see [`Limiter::take_explained_at`].
+    /// decision saw: see [`LimiterExt::take_explained_at`].
     ///
     /// # Errors
     ///

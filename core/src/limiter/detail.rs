@@ -1,19 +1,20 @@
 use core::cell::Cell;
 use core::time::Duration;
 
-use crate::limiter::composable::UndoOnDrop;
-use crate::{Denied, Limiter, Receipt, Retry, Timestamp};
+use crate::{Denied, Limiter, Read, Reading, Receipt, Retry, Timestamp};
 
 /// The decision on a request, and the state of the limiter that goes with it: what is left, of how
 /// many, and when the rest returns. Enough for the header fields of a response.
 ///
-/// Returned by [`try_acquire_explained_at`], which takes, and by [`Limiter::explain_at`] and
+/// Returned by [`try_acquire_explained_at`], which takes, and by
+/// [`explain_at`](crate::LimiterExt::explain_at) and
 /// [`AllOf::explain_at`](crate::AllOf::explain_at), which only look.
 ///
 /// If the state of a limiter is one word, all fields are computed from one value of it: for a grant
 /// the word that the grant wrote, for a denial or a look the word that it read. Requests of other
-/// callers do not change them. [`Limiter::take_explained_at`] lists the limiters to which something
-/// else applies.
+/// callers do not change them.
+/// [`take_explained_at`](crate::LimiterExt::take_explained_at) lists the limiters to which
+/// something else applies.
 ///
 /// The fields of [draft-ietf-httpapi-ratelimit-headers][draft] are `capacity` (`q`),
 /// `time_to_fill` (`w`), `available` (`r`), and `full_again` (`t`).
@@ -91,7 +92,7 @@ impl Detail {
     /// Returns whether the request is granted.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Limiter, Timestamp};
+    /// # use portcullis_core::{Concurrency, Limiter, LimiterExt, Timestamp};
     /// assert!(
     ///     Concurrency::new(1)
     ///         .explain_at(Timestamp::ZERO, 1)
@@ -108,7 +109,11 @@ impl Detail {
         now: Timestamp,
         decision: Result<(), Denied>,
     ) -> Self {
-        let (available, capacity) = (limiter.available_at(now), limiter.capacity());
+        let Reading {
+            available,
+            capacity,
+            ..
+        } = limiter.read(Read::at(now));
         Self {
             now,
             decision,
@@ -222,26 +227,9 @@ impl<T> Observer<T> for &Cell<Option<T>> {
 }
 
 /// Returns the result of `take`, and what it observed.
-pub(crate) fn explained<L: Limiter + ?Sized>(
-    limiter: &L,
-    now: Timestamp,
-    n: u32,
-    take: impl FnOnce(&Cell<Option<Detail>>) -> Result<Receipt, Denied>,
-) -> (Result<Receipt, Denied>, Detail) {
-    let seen = Cell::new(None);
-    // Refunded if the limiter panics when it is asked again.
-    let taken = take(&seen).map(|receipt| UndoOnDrop::new(limiter, now, n, receipt));
-    let decision = outcome(&taken);
-    let look = |n| limiter.explain_at(now, n);
-    let detail = told((now, n), decision, seen.get(), look, |denied| {
-        limiter.retry(denied)
-    });
-    (taken.map(UndoOnDrop::into_receipt), detail)
-}
-
-/// As [`explained`], for a limiter that `look` and `retry` ask.
 ///
-/// They are asked if the take observed nothing: a request that no state can grant reads none.
+/// `look` and `retry` are asked if the take observed nothing: a request that no state can grant
+/// reads none.
 pub(crate) fn observed(
     (now, n): (Timestamp, u32),
     take: impl FnOnce(&Cell<Option<Detail>>) -> Result<Receipt, Denied>,
@@ -255,7 +243,7 @@ pub(crate) fn observed(
 }
 
 /// Returns what a take observed. If that is not its decision, asks again.
-fn told(
+pub(crate) fn told(
     (now, n): (Timestamp, u32),
     decision: Result<(), Denied>,
     seen: Option<Detail>,

@@ -1,7 +1,7 @@
 //! What a limiter knows about a decision: typed values by name, without allocation.
 //!
 //! In the .NET rate limiting proposal, each lease carries a dictionary of objects with string keys.
-//! Here a [`Name`] has a type, a limiter *offers* values when it is asked ([`Limiter::metadata`]),
+//! Here a [`Name`] has a type, a limiter *offers* values when it is asked ([`Read::offer`]),
 //! and nothing is stored.
 //!
 //! ```
@@ -32,7 +32,7 @@ use core::any::Any;
 use core::fmt;
 use core::marker::PhantomData;
 
-use crate::{Denied, Limiter, Retry, Timestamp};
+use crate::{Denied, Limiter, LimiterExt, Read, Reading, Retry, Timestamp};
 
 /// When to retry, for a denial.
 ///
@@ -93,10 +93,15 @@ pub struct Used {
 
 impl Used {
     pub(crate) fn of<L: Limiter + ?Sized>(limiter: &L, now: Timestamp) -> Self {
-        let capacity = limiter.capacity();
+        limiter.read(Read::at(now)).into()
+    }
+}
+
+impl From<Reading> for Used {
+    fn from(reading: Reading) -> Self {
         Self {
-            permits: capacity.saturating_sub(limiter.available_at(now)),
-            capacity,
+            permits: reading.capacity.saturating_sub(reading.available),
+            capacity: reading.capacity,
         }
     }
 }
@@ -206,8 +211,10 @@ impl<T> fmt::Debug for Name<T> {
 /// A query for metadata, to which each limiter in turn offers its values.
 ///
 /// ```
-/// use portcullis_core::metadata::{Metadata, Name};
-/// use portcullis_core::{Denied, Limiter, Receipt, Refund, Retry, Timestamp, Unlimited};
+/// use portcullis_core::metadata::Name;
+/// use portcullis_core::{
+///     Answer, Ask, Back, Denied, Limiter, Read, Reading, Retry, Returned, Timestamp, Unlimited,
+/// };
 ///
 /// const ROUTE: Name<&str> = Name::new("com.example.ROUTE");
 ///
@@ -215,29 +222,18 @@ impl<T> fmt::Debug for Name<T> {
 /// struct Routed<L>(L, &'static str);
 ///
 /// impl<L: Limiter> Limiter for Routed<L> {
-///     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-///         self.0.take_at(now, n)
+///     fn read(&self, mut read: Read<'_>) -> Reading {
+///         read.offer(ROUTE, || self.1);
+///         self.0.read(read)
 ///     }
-///     fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-///         self.0.refund_at(now, n, receipt)
+///     fn decide(&self, ask: Ask<'_>) -> Answer {
+///         self.0.decide(ask)
 ///     }
-///     fn release(&self, n: u32) {
-///         self.0.release(n);
-///     }
-///     fn available_at(&self, now: Timestamp) -> u64 {
-///         self.0.available_at(now)
+///     fn give_back(&self, back: Back<'_>) -> Returned {
+///         self.0.give_back(back)
 ///     }
 ///     fn retry(&self, denied: Denied) -> Retry {
 ///         self.0.retry(denied)
-///     }
-///     fn metadata(
-///         &self,
-///         now: Timestamp,
-///         denied: Option<Denied>,
-///         offers: &mut Metadata<'_>,
-///     ) {
-///         offers.offer(ROUTE, || self.1);
-///         self.0.metadata(now, denied, offers);
 ///     }
 /// }
 ///
@@ -256,14 +252,28 @@ enum Wanted<'a> {
         text: &'static str,
         into: &'a mut dyn Any,
     },
-    /// The text of the offer with index `skip`, from 0.
-    Nth {
-        skip: usize,
-        found: Option<&'static str>,
-    },
+    Nth(&'a mut Nth),
+}
+
+/// The text of the offer with index `skip`, from 0.
+struct Nth {
+    skip: usize,
+    found: Option<&'static str>,
 }
 
 impl Metadata<'_> {
+    /// Returns the same query.
+    pub(crate) fn by_ref(&mut self) -> Metadata<'_> {
+        let wanted = match &mut self.wanted {
+            Wanted::Value { text, into } => Wanted::Value {
+                text,
+                into: &mut **into,
+            },
+            Wanted::Nth(nth) => Wanted::Nth(nth),
+        };
+        Metadata { wanted }
+    }
+
     /// Offers the value that `make` returns, under `name`. `make` is called only if this value is
     /// wanted.
     ///
@@ -284,11 +294,11 @@ impl Metadata<'_> {
                     *into = Some(make());
                 }
             }
-            Wanted::Nth {
+            Wanted::Nth(Nth {
                 skip: 0,
                 found: found @ None,
-            } => *found = Some(name.text),
-            Wanted::Nth { skip, .. } => *skip = skip.saturating_sub(1),
+            }) => *found = Some(name.text),
+            Wanted::Nth(Nth { skip, .. }) => *skip = skip.saturating_sub(1),
         }
     }
 }
@@ -326,14 +336,10 @@ pub fn names<L: Limiter + ?Sized>(
     denied: Option<Denied>,
 ) -> impl Iterator<Item = &'static str> {
     let nth = move |skip| {
-        let mut offers = Metadata {
-            wanted: Wanted::Nth { skip, found: None },
-        };
-        limiter.metadata(now, denied, &mut offers);
-        match offers.wanted {
-            Wanted::Nth { found, .. } => found,
-            Wanted::Value { .. } => None,
-        }
+        let mut nth = Nth { skip, found: None };
+        let wanted = Wanted::Nth(&mut nth);
+        limiter.metadata(now, denied, &mut Metadata { wanted });
+        nth.found
     };
     (0..)
         .map_while(move |i| nth(i).map(|name| (i, name)))

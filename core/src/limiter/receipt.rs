@@ -134,18 +134,20 @@ pub struct Refund {
 }
 
 /// The state of a limiter when it was asked about a request.
-/// [`Composable::plan_at`](crate::Composable::plan_at) returns it, and
-/// [`Composable::take_as_planned_at`](crate::Composable::take_as_planned_at) of the same limiter
-/// takes it. A composition uses plans to ask all its limiters before it takes from any.
+/// A look returns it ([`Answer::Possible`](crate::Answer::Possible)), and a take from the same
+/// limiter is told of it ([`Ask::as_planned`](crate::Ask::as_planned)). A composition uses plans to
+/// ask all its limiters before it takes from any.
 ///
 /// ```
-/// use portcullis_core::{Composable, Rate, Timestamp, TokenBucket};
+/// use portcullis_core::{Answer, Ask, Limiter, Rate, Timestamp, TokenBucket};
 ///
 /// let bucket = TokenBucket::new(Rate::per_second(1), 5);
 /// let now = Timestamp::from_secs(9);
-/// let plan = bucket.plan_at(now, 3).unwrap();
-/// assert_eq!(bucket.available_at(now), 5, "a plan takes nothing");
-/// assert!(bucket.take_as_planned_at(now, 3, plan).is_ok());
+/// let Answer::Possible(plan) = bucket.decide(Ask::look(now, 3)) else {
+///     panic!("it is full");
+/// };
+/// assert_eq!(bucket.available_at(now), 5, "a look takes nothing");
+/// let _ = bucket.decide(Ask::take(now, 3).as_planned(plan));
 /// assert_eq!(bucket.available_at(now), 2);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -159,9 +161,9 @@ impl Plan {
     /// The plan of a limiter that does not support plans.
     ///
     /// ```
-    /// # use portcullis_core::{AllOf, Composable, Concurrency, Plan, Timestamp};
-    /// let limits = AllOf::new((Concurrency::new(1),));
-    /// assert_eq!(limits.plan_at(Timestamp::ZERO, 1), Ok(Plan::NONE));
+    /// # use portcullis_core::{Answer, Ask, Concurrency, Limiter, Plan, Timestamp};
+    /// let answer = Concurrency::new(1).decide(Ask::look(Timestamp::ZERO, 1));
+    /// assert_eq!(answer, Answer::Possible(Plan::NONE));
     /// ```
     pub const NONE: Self = Self { seen: 0, left: 0 };
 }

@@ -37,7 +37,7 @@ use core::fmt;
 use core::ops::Deref;
 use core::time::Duration;
 
-use crate::limiter::detail::{Observer, explained};
+use crate::limiter::detail::Observer;
 use crate::limiter::queue_limiter::replenishing;
 use crate::limiters::bucket_settings::BucketSettings;
 use crate::limiters::lattice::{Lattice, Terms, used_after};
@@ -49,8 +49,8 @@ use crate::time::timestamp::saturating_duration;
 use crate::word::live::{LONGEST_STALENESS, Live, Noted, When};
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Carry, ChangeError, Denied, Detail, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Refund,
-    Retry, SettingsError, Timestamp,
+    Answer, Ask, Back, Carry, ChangeError, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterId,
+    Rate, Read, Reading, Receipt, Refund, Retry, Returned, SettingsError, Timestamp,
 };
 
 /// A token bucket whose rate and burst can change while it is in use, and that supports
@@ -559,7 +559,7 @@ impl<W: Word> AdjustableBucket<W> {
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
         let tick = self.ticks.index(now);
-        self.read(|lattice, used| lattice.available(lattice.position(tick), used))
+        self.see(|lattice, used| lattice.available(lattice.position(tick), used))
     }
 
     /// Returns whether the bucket is full at `now`, and since when.
@@ -573,7 +573,7 @@ impl<W: Word> AdjustableBucket<W> {
     /// );
     /// ```
     pub fn idle_at(&self, now: Timestamp) -> Idle {
-        self.read(|lattice, used| lattice.idle(&self.ticks, used, now))
+        self.see(|lattice, used| lattice.idle(&self.ticks, used, now))
     }
 
     /// Returns the permits that the bucket owes at `now` after [reservations](Self::reserve_at) and
@@ -600,7 +600,7 @@ impl<W: Word> AdjustableBucket<W> {
     /// ```
     pub fn owed_at(&self, now: Timestamp) -> u64 {
         let tick = self.ticks.index(now);
-        self.read(|lattice, used| lattice.owed(lattice.position(tick), used))
+        self.see(|lattice, used| lattice.owed(lattice.position(tick), used))
     }
 
     /// Returns the rate in force: exactly the rate that was last set, in lowest terms. Divides.
@@ -615,7 +615,7 @@ impl<W: Word> AdjustableBucket<W> {
     /// assert_eq!(bucket.rate(), Rate::per_minute(7));
     /// ```
     pub fn rate(&self) -> Rate {
-        self.read(|lattice, _| *lattice).rate(self.ticks.step())
+        self.see(|lattice, _| *lattice).rate(self.ticks.step())
     }
 
     /// Returns the most permits that the bucket may owe: the [declared
@@ -629,7 +629,7 @@ impl<W: Word> AdjustableBucket<W> {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub fn debt(&self) -> u64 {
-        self.read(|lattice, _| lattice.most_owed())
+        self.see(|lattice, _| lattice.most_owed())
     }
 
     /// Returns the most permits that the bucket holds under the settings in force.
@@ -639,7 +639,7 @@ impl<W: Word> AdjustableBucket<W> {
     /// assert_eq!(AdjustableBucket::new(Rate::per_second(5), 10).burst(), 10);
     /// ```
     pub fn burst(&self) -> u64 {
-        self.read(|lattice, _| lattice.burst)
+        self.see(|lattice, _| lattice.burst)
     }
 
     /// Returns the tick: the bucket counts time in whole ticks.
@@ -682,7 +682,7 @@ impl<W: Word> AdjustableBucket<W> {
     /// assert!(AdjustableBucket::new(Rate::per_second(5), 10).horizon() > 142 * year);
     /// ```
     pub fn horizon(&self) -> Duration {
-        self.read(|lattice, _| {
+        self.see(|lattice, _| {
             let ticks = lattice.mask.checked_div(lattice.gain).unwrap_or(W::MASK);
             saturating_duration(u128::from(ticks) * u128::from(self.ticks.step()))
         })
@@ -730,7 +730,7 @@ impl<W: Word> AdjustableBucket<W> {
     }
 
     /// Returns the result of `tell` for settings that belong to the word.
-    fn read<T>(&self, tell: impl Fn(&Lattice, u64) -> T) -> T {
+    fn see<T>(&self, tell: impl Fn(&Lattice, u64) -> T) -> T {
         self.live
             .read(|word| tell(&self.lattice(word), word & Self::USED))
     }
@@ -908,7 +908,7 @@ impl<W: Word> AdjustableBucket<W> {
 
     /// Refunds `n` permits of `receipt`, whose take has set `owed` if `marks`. Returns how many of
     /// them count as never taken.
-    fn give_back(&self, now: Timestamp, n: u32, receipt: Receipt, marks: bool) -> Refund {
+    fn put_back(&self, now: Timestamp, n: u32, receipt: Receipt, marks: bool) -> Refund {
         let Some(claim) = self.live.claim() else {
             return receipt.refunded(0);
         };
@@ -1088,21 +1088,18 @@ fn carried(
 
 impl<W: Word> Limiter for AdjustableBucket<W> {
     #[inline(always)]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self)
-    }
-
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take::<false, ()>(now, n, ())
-    }
-
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        explained(self, now, n, |seen| self.take::<false, _>(now, n, seen))
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        self.read(|lattice, used| self.look(lattice, used, now, n))
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        match ask.detail() {
+            Some(seen) if ask.is_look() => {
+                let detail = self.see(|lattice, used| self.look(lattice, used, now, n));
+                seen.set(Some(detail));
+                detail.decision.into()
+            }
+            None if ask.is_look() => ask.looked(self.available_at(now), || self.burst()),
+            Some(seen) => self.take::<false, _>(now, n, seen).into(),
+            None => self.take::<false, _>(now, n, ()).into(),
+        }
     }
 
     /// Refunds the permits that are still worth something:
@@ -1117,28 +1114,33 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
     /// - None, if settings were changed more than 14 times with 32 bits (1,022 with 64) in the
     ///   [tick](Self::tick) of the grant. Each addition, reset, and refund of a take that was not
     ///   the last one counts as 4 changes (64 with 64 bits).
-    #[inline]
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.give_back(now, n, receipt, false)
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        back.by_time(|now, n, receipt| self.put_back(now, n, receipt, false))
     }
 
-    #[inline]
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.burst()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.idle_at(now)
+    #[inline(always)]
+    fn read(&self, read: Read<'_>) -> Reading {
+        Reading {
+            available: self.available_at(read.now()),
+            capacity: self.burst(),
+            idle: self.idle_at(read.now()),
+            held: 0,
+        }
     }
 
     fn retry(&self, denied: Denied) -> Retry {
-        self.read(|lattice, used| lattice.retry(&self.ticks, used, denied))
+        self.see(|lattice, used| lattice.retry(&self.ticks, used, denied))
+    }
+
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT
     }
 }
 
@@ -1450,7 +1452,7 @@ where
         if now > due {
             0
         } else {
-            bucket.give_back(now, permits, receipt, marks).permits
+            bucket.put_back(now, permits, receipt, marks).permits
         }
     }
 }

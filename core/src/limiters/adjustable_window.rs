@@ -32,7 +32,7 @@
 
 use core::time::Duration;
 
-use crate::limiter::detail::{Observer, explained, retry_of};
+use crate::limiter::detail::{Observer, retry_of};
 use crate::limiter::queue_limiter::replenishing;
 use crate::newer::{cold_path, low_bits};
 use crate::sync::const_unless_loom;
@@ -42,8 +42,8 @@ use crate::word::live::{LONGEST_STALENESS, Live, When};
 use crate::word::settings::{self, MIN_STALENESS, Scale};
 use crate::word::{NativeWord, Word, narrow};
 use crate::{
-    Carry, ChangeError, Denied, Detail, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry,
-    Setting, SettingsError, Timestamp,
+    Answer, Ask, Back, Carry, ChangeError, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterId,
+    Read, Reading, Receipt, Retry, Returned, Setting, SettingsError, Timestamp,
 };
 
 /// A fixed window whose limit and length can change while it is in use.
@@ -438,7 +438,7 @@ impl<W: Word> AdjustableWindow<W> {
     /// );
     /// ```
     pub fn available_at(&self, now: Timestamp) -> u64 {
-        self.read(|word, Settings { limit, .. }| self.room(word, now, limit))
+        self.see(|word, Settings { limit, .. }| self.room(word, now, limit))
     }
 
     /// Returns whether all permits are available at `now`, and since when.
@@ -455,7 +455,7 @@ impl<W: Word> AdjustableWindow<W> {
     pub fn idle_at(&self, now: Timestamp) -> Idle {
         let tick = self.split(now).0;
         let stamp = self.stamp(tick);
-        self.read(
+        self.see(
             |word, Settings { limit, .. }| match self.counted(word, now, limit) {
                 Some(On { count: 0, .. }) => Idle::Now,
                 Some(_) => Idle::InUse,
@@ -479,7 +479,7 @@ impl<W: Word> AdjustableWindow<W> {
     /// assert_eq!(AdjustableWindow::new(3, Duration::from_secs(1)).limit(), 3);
     /// ```
     pub fn limit(&self) -> u64 {
-        self.read(|_, settings| settings.limit)
+        self.see(|_, settings| settings.limit)
     }
 
     /// Returns the length of a window in whole ticks, under the settings in force.
@@ -491,7 +491,7 @@ impl<W: Word> AdjustableWindow<W> {
     /// assert_eq!(AdjustableWindow::new(3, second).window(), second);
     /// ```
     pub fn window(&self) -> Duration {
-        self.span(self.read(|_, settings| settings.window))
+        self.span(self.see(|_, settings| settings.window))
     }
 
     /// Returns the largest limit that a change may set.
@@ -704,7 +704,7 @@ impl<W: Word> AdjustableWindow<W> {
     }
 
     /// Returns the result of `tell` for a word and settings that belong to it.
-    fn read<T>(&self, tell: impl Fn(u64, Settings) -> T) -> T {
+    fn see<T>(&self, tell: impl Fn(u64, Settings) -> T) -> T {
         self.live.read(|word| tell(word, self.in_force(word)))
     }
 
@@ -1068,22 +1068,18 @@ impl<W: Word> AdjustableWindow<W> {
 
 impl<W: Word> Limiter for AdjustableWindow<W> {
     #[inline(always)]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self)
-    }
-
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take::<false, ()>(now, n, ())
-    }
-
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        explained(self, now, n, |seen| self.take::<false, _>(now, n, seen))
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        self.live
-            .read(|word| Detail::look(now, n, |decision| self.detail(word, now, decision)))
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        match ask.detail() {
+            Some(seen) if ask.is_look() => {
+                let detail = self.explain(now, n);
+                seen.set(Some(detail));
+                detail.decision.into()
+            }
+            None if ask.is_look() => ask.looked(self.available_at(now), || self.limit()),
+            Some(seen) => self.take::<false, _>(now, n, seen).into(),
+            None => self.take::<false, _>(now, n, ()).into(),
+        }
     }
 
     /// Refunds all permits, or none. It refunds none if:
@@ -1096,32 +1092,46 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
     ///
     /// If all permits of a window that the first request started are refunded, the window counts as
     /// not started. The exception is a window in which a change has counted some permits as used.
-    #[inline]
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        let refunded = self.undo(now, n, &receipt);
-        receipt.refunded(refunded)
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        back.by_time(|now, n, receipt| {
+            let refunded = self.undo(now, n, &receipt);
+            receipt.refunded(refunded)
+        })
     }
 
-    #[inline]
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limit()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.idle_at(now)
+    #[inline(always)]
+    fn read(&self, read: Read<'_>) -> Reading {
+        Reading {
+            available: self.available_at(read.now()),
+            capacity: self.limit(),
+            idle: self.idle_at(read.now()),
+            held: 0,
+        }
     }
 
     fn retry(&self, denied: Denied) -> Retry {
         let Denied::Exhausted { now, permits } = denied else {
             return Retry::Never;
         };
-        self.read(|word, Settings { limit, .. }| self.due(word, limit, now, permits.max(1).into()))
+        self.see(|word, Settings { limit, .. }| self.due(word, limit, now, permits.max(1).into()))
+    }
+
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT
+    }
+}
+
+impl<W: Word> AdjustableWindow<W> {
+    fn explain(&self, now: Timestamp, n: u32) -> Detail {
+        self.live
+            .read(|word| Detail::look(now, n, |decision| self.detail(word, now, decision)))
     }
 }
 

@@ -29,14 +29,15 @@
 mod rules;
 
 pub use self::rules::ConcurrencyRules;
-use crate::limiter::detail::{Observer, explained, retry_of};
+use crate::limiter::detail::{Observer, retry_of};
 use crate::newer::signed;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Detail, Idle, Interval, IntoRules, Lease, Limiter, LimiterId, PassedOn, QueueLimiter,
-    Receipt, Refund, Retry, Setting, SettingsError, Timestamp, Waiting,
+    Answer, Ask, Back, Denied, Detail, Hints, Idle, IntoRules, Lease, Limiter, LimiterId, PassedOn,
+    QueueLimiter, Read, Reading, Receipt, Retry, Returned, Setting, SettingsError, Timestamp,
+    Waiting,
 };
 
 /// A concurrency limit: at most `limit` permits are in use at once. Permits return when their
@@ -325,7 +326,7 @@ impl<W: Word> Concurrency<W> {
                 return Ok(Receipt::NONE);
             }
             let taken = state - (u64::from(n) << Self::AVAILABLE_AT);
-            // Acquire: pairs with `give_back`, so that the next holder sees what a former holder
+            // Acquire: pairs with `put_back`, so that the next holder sees what a former holder
             // wrote.
             match self
                 .state
@@ -359,7 +360,7 @@ impl<W: Word> Concurrency<W> {
 
     /// Releases `n` permits. Returns whether the waiter bit is set.
     #[inline(always)]
-    fn give_back(&self, n: u32) -> bool {
+    fn put_back(&self, n: u32) -> bool {
         // Release: pairs with `take`.
         let before = self
             .state
@@ -377,67 +378,67 @@ const LIMIT_AT: u32 = 2;
 /// The waiter bit.
 const WAITED: u64 = 1;
 
-impl<W: Word> Limiter for Concurrency<W> {
-    #[inline(always)]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self)
+impl<W: Word> Concurrency<W> {
+    /// Costs one read-modify-write.
+    fn watch(&self, waits: bool) {
+        // Relaxed: only the order of this word's changes matters, and a read-modify-write continues
+        // the release sequence of earlier releases.
+        if waits {
+            self.state.set(WAITED, Relaxed);
+        } else {
+            self.state.clear(WAITED, Relaxed);
+        }
     }
 
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(now, n, ())
-    }
-
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        explained(self, now, n, |seen| self.take(now, n, seen))
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+    fn explain(&self, now: Timestamp, n: u32) -> Detail {
         let state = self.state.load(Relaxed);
         Detail::look(now, n, |decision| self.detail(state, now, decision))
     }
+}
 
-    #[inline]
-    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        Some(self.take(interval.earliest(), n, ()))
+impl<W: Word> Limiter for Concurrency<W> {
+    /// The time does not matter, so it decides within all intervals.
+    #[inline(always)]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        match ask.detail() {
+            Some(seen) if ask.is_look() => {
+                let detail = self.explain(now, n);
+                seen.set(Some(detail));
+                detail.decision.into()
+            }
+            None if ask.is_look() => ask.looked(self.available().into(), || self.limit().into()),
+            Some(seen) => self.take(now, n, seen).into(),
+            None => self.take(now, n, ()).into(),
+        }
     }
 
-    #[inline]
-    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        Some(self.peek_at(interval.earliest(), n))
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Release { permits } => Waiting::known(self.put_back(permits)).into(),
+            Back::Refund {
+                permits, receipt, ..
+            } => {
+                self.put_back(permits);
+                receipt.refunded(permits).into()
+            }
+            Back::Watch(waits) => {
+                self.watch(waits);
+                Returned::NOTHING
+            }
+            _ => Returned::NOTHING,
+        }
     }
 
-    #[inline]
-    fn decides_within(&self) -> bool {
-        true
-    }
-
-    /// Releases all `n` permits.
-    #[inline]
-    fn refund_at(&self, _: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.give_back(n);
-        receipt.refunded(n)
-    }
-
-    /// Costs one fetch-add.
-    #[inline]
-    fn release(&self, n: u32) {
-        self.give_back(n);
-    }
-
-    fn available_at(&self, _: Timestamp) -> u64 {
-        self.available().into()
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limit().into()
-    }
-
-    fn idle_at(&self, _: Timestamp) -> Idle {
-        if self.in_use() == 0 {
-            Idle::Now
-        } else {
-            Idle::InUse
+    #[inline(always)]
+    fn read(&self, _: Read<'_>) -> Reading {
+        let in_use = self.in_use();
+        Reading {
+            available: self.available().into(),
+            capacity: self.limit().into(),
+            idle: if in_use == 0 { Idle::Now } else { Idle::InUse },
+            held: in_use.into(),
         }
     }
 
@@ -446,6 +447,16 @@ impl<W: Word> Limiter for Concurrency<W> {
             Denied::Exhausted { .. } => Retry::OnRelease,
             _ => Retry::Never,
         }
+    }
+
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT.within_intervals()
     }
 }
 
@@ -463,29 +474,6 @@ impl<W: Word> IntoRules for Concurrency<W> {
 impl<W: Word> QueueLimiter for Concurrency<W> {
     const SHARED: bool = false;
 
-    const NOTES: bool = false;
-
-    /// Costs the same fetch-add as a release.
-    #[inline]
-    fn release_watched(&self, n: u32) -> Waiting {
-        if self.give_back(n) {
-            Waiting::Yes
-        } else {
-            Waiting::No
-        }
-    }
-
-    /// Costs one read-modify-write.
-    fn watch(&self, waits: bool) {
-        // Relaxed: only the order of this word's changes matters, and a read-modify-write continues
-        // the release sequence of earlier releases.
-        if waits {
-            self.state.set(WAITED, Relaxed);
-        } else {
-            self.state.clear(WAITED, Relaxed);
-        }
-    }
-
     /// Costs one load. Returns [`PassedOn::No`] if more permits are in use than the limit allows:
     /// they must be released.
     #[inline]
@@ -496,10 +484,6 @@ impl<W: Word> QueueLimiter for Concurrency<W> {
             0 => PassedOn::NoneAreFree,
             _ => PassedOn::No,
         }
-    }
-
-    fn held(&self) -> u64 {
-        self.in_use().into()
     }
 }
 

@@ -44,15 +44,15 @@
 
 use core::time::Duration;
 
-use crate::limiter::detail::{Observer, explained, retry_of};
+use crate::limiter::detail::{Observer, retry_of};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
 use crate::word::settings::{self, MIN_STALENESS};
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Detail, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting,
-    SettingsError, Timestamp,
+    Answer, Ask, Back, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterId, Read, Reading,
+    Receipt, Retry, Returned, Setting, SettingsError, Timestamp,
 };
 
 /// A concurrency limit that `K` shares use together: each has a guarantee, and may use what the
@@ -436,7 +436,7 @@ impl<const K: usize, W: Word> ConcurrencyShares<K, W> {
     }
 
     #[inline(always)]
-    fn give_back(&self, index: usize, n: u32) {
+    fn put_back(&self, index: usize, n: u32) {
         // Release: pairs with `take`.
         let before = self
             .state
@@ -640,58 +640,60 @@ impl<const K: usize, W: Word> ConcurrencyShare<'_, K, W> {
     }
 }
 
-impl<const K: usize, W: Word> Limiter for ConcurrencyShare<'_, K, W> {
-    /// The identity of the share, not of this handle.
-    #[inline]
-    fn id(&self) -> Option<LimiterId> {
-        Some(LimiterId::within(self.shares, self.index as u64))
-    }
-
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.shares.take(self.index, now, n, ())
-    }
-
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        explained(self, now, n, |seen| {
-            self.shares.take(self.index, now, n, seen)
-        })
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+impl<const K: usize, W: Word> ConcurrencyShare<'_, K, W> {
+    fn explain(&self, now: Timestamp, n: u32) -> Detail {
         let state = self.shares.state.load(Relaxed);
         Detail::look(now, n, |decision| {
             self.shares.detail(state, self.index, now, decision)
         })
     }
+}
 
-    /// Releases all `n` permits.
-    #[inline]
-    fn refund_at(&self, _: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.shares.give_back(self.index, n);
-        receipt.refunded(n)
+impl<const K: usize, W: Word> Limiter for ConcurrencyShare<'_, K, W> {
+    #[inline(always)]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        match ask.detail() {
+            Some(seen) if ask.is_look() => {
+                let detail = self.explain(now, n);
+                seen.set(Some(detail));
+                detail.decision.into()
+            }
+            None if ask.is_look() => ask.looked(self.available_at(now), || {
+                self.shares.capacity(self.index).into()
+            }),
+            Some(seen) => self.shares.take(self.index, now, n, seen).into(),
+            None => self.shares.take(self.index, now, n, ()).into(),
+        }
     }
 
-    /// Costs one fetch-sub.
-    #[inline]
-    fn release(&self, n: u32) {
-        self.shares.give_back(self.index, n);
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.shares.capacity(self.index).into()
+    /// A release and a refund cost one fetch-sub. A refund releases all permits.
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Release { permits } => {
+                self.shares.put_back(self.index, permits);
+                Returned::NOTHING
+            }
+            Back::Refund {
+                permits, receipt, ..
+            } => {
+                self.shares.put_back(self.index, permits);
+                receipt.refunded(permits).into()
+            }
+            _ => Returned::NOTHING,
+        }
     }
 
     /// Idle while no permit of this share is in use, whatever the other shares have in use.
-    fn idle_at(&self, _: Timestamp) -> Idle {
-        if self.in_use() == 0 {
-            Idle::Now
-        } else {
-            Idle::InUse
+    #[inline(always)]
+    fn read(&self, read: Read<'_>) -> Reading {
+        let in_use = self.in_use();
+        Reading {
+            available: self.available_at(read.now()),
+            capacity: self.shares.capacity(self.index).into(),
+            idle: if in_use == 0 { Idle::Now } else { Idle::InUse },
+            held: in_use.into(),
         }
     }
 
@@ -700,6 +702,17 @@ impl<const K: usize, W: Word> Limiter for ConcurrencyShare<'_, K, W> {
     fn retry(&self, denied: Denied) -> Retry {
         let state = self.shares.state.load(Relaxed);
         self.shares.retry(state, self.index, denied)
+    }
+
+    /// The identity of the share, not of this handle.
+    #[inline]
+    fn id(&self) -> Option<LimiterId> {
+        Some(LimiterId::within(self.shares, self.index as u64))
+    }
+
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT
     }
 }
 

@@ -39,7 +39,7 @@
 
 use core::time::Duration;
 
-use crate::limiter::detail::{Observer, explained, retry_of};
+use crate::limiter::detail::{Observer, retry_of};
 use crate::limiter::queue_limiter::replenishing;
 use crate::newer::{signed, unbounded_shr};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -49,8 +49,8 @@ use crate::word::settings;
 use crate::word::stamped::{Started, bits, offset_bits};
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
 use crate::{
-    Denied, Detail, Idle, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting,
-    SettingsError, Timestamp,
+    Answer, Ask, Back, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterId, Read, Reading,
+    Receipt, Retry, Returned, Setting, SettingsError, Timestamp,
 };
 
 /// A window that the first request starts, and that denies every request for a `wait` once its
@@ -750,46 +750,39 @@ impl<W: Word> CooldownWindow<W> {
 
 impl<W: Word> Limiter for CooldownWindow<W> {
     #[inline(always)]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self)
-    }
-
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(now, n, ())
-    }
-
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        explained(self, now, n, |seen| self.take(now, n, seen))
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        let state = self.state.load(Relaxed);
-        Detail::look(now, n, |decision| self.detail(state, now, decision))
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        match ask.detail() {
+            Some(seen) if ask.is_look() => {
+                let detail = self.explain(now, n);
+                seen.set(Some(detail));
+                detail.decision.into()
+            }
+            None if ask.is_look() => ask.looked(self.available_at(now), || self.limit()),
+            Some(seen) => self.take(now, n, seen).into(),
+            None => self.take(now, n, ()).into(),
+        }
     }
 
     /// Refunds all permits until the limit is exceeded or a newer window starts; then none. A
     /// receipt older than about half the [`horizon`](Self::horizon) also refunds none. If all
     /// permits taken in a window are refunded, the next request restarts the window.
-    #[inline]
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        let refunded = self.undo(now, n, &receipt);
-        receipt.refunded(refunded)
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        back.by_time(|now, n, receipt| {
+            let refunded = self.undo(now, n, &receipt);
+            receipt.refunded(refunded)
+        })
     }
 
-    #[inline]
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limit()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.idle_at(now)
+    #[inline(always)]
+    fn read(&self, read: Read<'_>) -> Reading {
+        Reading {
+            available: self.available_at(read.now()),
+            capacity: self.limit(),
+            idle: self.idle_at(read.now()),
+            held: 0,
+        }
     }
 
     /// For more than the limit, behind other requests, two starts of windows count as one period or
@@ -803,6 +796,23 @@ impl<W: Word> Limiter for CooldownWindow<W> {
             return self.retry_behind(now, permits);
         }
         self.due(self.state.load(Relaxed), now, permits.max(1).into())
+    }
+
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT
+    }
+}
+
+impl<W: Word> CooldownWindow<W> {
+    fn explain(&self, now: Timestamp, n: u32) -> Detail {
+        let state = self.state.load(Relaxed);
+        Detail::look(now, n, |decision| self.detail(state, now, decision))
     }
 }
 

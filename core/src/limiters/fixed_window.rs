@@ -14,8 +14,8 @@ use crate::word::settings;
 use crate::word::stamped::Started;
 use crate::word::{NativeWord, Word};
 use crate::{
-    Composable, Denied, Detail, Idle, Interval, IntoRules, Lease, Limiter, LimiterId, Plan,
-    Receipt, Refund, Retry, Setting, SettingsError, Timestamp,
+    Answer, Ask, Back, Denied, Hints, Idle, IntoRules, Lease, Limiter, LimiterId, Read, Reading,
+    Retry, Returned, Setting, SettingsError, Timestamp,
 };
 
 /// A fixed window: grants at most `limit` permits in each window.
@@ -344,101 +344,35 @@ impl<W: Word> FixedWindow<W> {
 
 impl<W: Word> Limiter for FixedWindow<W> {
     #[inline(always)]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self)
-    }
-
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.limiter.take(now, n)
-    }
-
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        self.limiter.take_explained(now, n)
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        self.limiter.explain(now, n)
-    }
-
-    #[inline]
-    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        self.limiter.take_within(interval, n)
-    }
-
-    #[inline]
-    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        let plan = self.limiter.plan_within(interval, n)?;
-        Some(plan.map(|_| ()))
-    }
-
-    #[inline]
-    fn decides_within(&self) -> bool {
-        true
-    }
-
-    #[inline]
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.limiter.plan(now, n).map(|_| ())
-    }
-
-    #[inline(always)]
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        Some(self)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.limiter.decide(ask)
     }
 
     /// Refunds all `n` permits if no permit was granted in a newer window; otherwise none. If the
     /// first request starts windows and all permits of a window are refunded, the next request
     /// starts that window again.
-    #[inline]
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.limiter.refund(now, n, receipt)
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.limiter.give_back(back)
     }
 
-    #[inline]
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limit()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.idle_at(now)
+    #[inline(always)]
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.limiter.read(read.now())
     }
 
     fn retry(&self, denied: Denied) -> Retry {
         self.limiter.retry(denied)
     }
-}
 
-impl<W: Word> Composable for FixedWindow<W> {
-    #[inline]
-    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        self.limiter.plan(now, n)
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
     }
 
-    #[inline]
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        self.limiter.take_as_planned(now, n, plan)
-    }
-
-    #[inline]
-    fn plan_within(&self, interval: Interval, n: u32) -> Option<Result<Plan, Denied>> {
-        self.limiter.plan_within(interval, n)
-    }
-
-    #[inline]
-    fn take_as_planned_within(
-        &self,
-        interval: Interval,
-        n: u32,
-        plan: Plan,
-    ) -> Option<Result<Receipt, Denied>> {
-        self.limiter.take_as_planned_within(interval, n, plan)
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT.within_intervals()
     }
 }
 

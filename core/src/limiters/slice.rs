@@ -31,7 +31,8 @@ use core::fmt;
 use core::ops::Deref;
 
 use crate::{
-    Concurrency, Denied, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Timestamp, Word,
+    Answer, Ask, Back, Concurrency, Denied, Hints, Idle, Lease, Limiter, LimiterId, Read, Reading,
+    Receipt, Refund, Retry, Returned, Timestamp, Word,
 };
 use sealed::{Share, Source};
 
@@ -173,7 +174,7 @@ pub(crate) mod sealed {
         /// return by time alone.
         fn released(&self, share: Share, n: u32) -> Option<u32>;
         /// Ends the share, and returns its permits.
-        fn give_back(&self, share: Share);
+        fn end(&self, share: Share);
     }
 }
 
@@ -397,18 +398,13 @@ where
     }
 }
 
-impl<P> Limiter for Slice<P>
+impl<P> Slice<P>
 where
     P: Deref,
     P::Target: Sliceable,
 {
     #[inline(always)]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self)
-    }
-
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         if self.has(now, n) {
             self.have.set(self.have.get() - n);
             return Ok(self.note());
@@ -421,44 +417,74 @@ where
         Ok(self.note())
     }
 
-    #[inline]
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    #[inline(always)]
+    fn look(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         if self.has(now, n) {
             return Ok(());
         }
         self.limiter.peek_for(self.share(), now, n)
     }
+}
 
-    /// For a slice of a bucket: refunds permits up to the slice's size if nothing was taken from
-    /// the slice since; otherwise none. For a slice of a concurrency limit: releases all `n`
-    /// permits.
-    fn refund_at(&self, _: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        match self.limiter.released(self.share(), n) {
-            Some(have) => {
-                self.have.set(have);
-                receipt.refunded(n)
-            }
-            None => self.undo(n, receipt),
+impl<P> Limiter for Slice<P>
+where
+    P: Deref,
+    P::Target: Sliceable,
+{
+    #[inline(always)]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            self.look(now, n).into()
+        } else {
+            self.take(now, n).into()
         }
     }
 
-    #[inline]
-    fn release(&self, n: u32) {
-        if let Some(have) = self.limiter.released(self.share(), n) {
+    /// Refunds for a slice of a bucket permits up to the slice's size if nothing was taken from the
+    /// slice since; otherwise none. For a slice of a concurrency limit, releases all permits.
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        let (n, receipt) = match back {
+            Back::Release { permits } => (permits, None),
+            Back::Refund {
+                permits, receipt, ..
+            } => (permits, Some(receipt)),
+            _ => return Returned::NOTHING,
+        };
+        let released = self.limiter.released(self.share(), n);
+        if let Some(have) = released {
             self.have.set(have);
         }
+        match receipt {
+            Some(receipt) if released.is_some() => receipt.refunded(n).into(),
+            Some(receipt) => self.undo(n, receipt).into(),
+            None => Returned::NOTHING,
+        }
     }
 
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limiter.capacity_for(self.share())
+    #[inline(always)]
+    fn read(&self, read: Read<'_>) -> Reading {
+        Reading {
+            available: self.available_at(read.now()),
+            capacity: self.limiter.capacity_for(self.share()),
+            idle: Idle::InUse,
+            held: 0,
+        }
     }
 
     fn retry(&self, denied: Denied) -> Retry {
         self.limiter.retry_for(self.share(), denied)
+    }
+
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT
     }
 }
 
@@ -468,7 +494,7 @@ where
     P::Target: Sliceable,
 {
     fn drop(&mut self) {
-        self.limiter.give_back(self.share());
+        self.limiter.end(self.share());
     }
 }
 
@@ -588,7 +614,7 @@ impl<W: Word> Source for Concurrency<W> {
         Some(have.min(share.size))
     }
 
-    fn give_back(&self, share: Share) {
+    fn end(&self, share: Share) {
         if share.have > 0 {
             Limiter::release(self, share.have);
         }

@@ -29,7 +29,7 @@
 
 use core::time::Duration;
 
-use crate::limiter::detail::{Observer, explained, retry_of};
+use crate::limiter::detail::{Observer, retry_of};
 use crate::limiter::queue_limiter::replenishing;
 use crate::limiters::bucket_settings::BucketSettings;
 use crate::limiters::lattice::{Balance, Lattice, Terms};
@@ -40,8 +40,8 @@ use crate::time::grid::Grid;
 use crate::time::timestamp::saturating_duration;
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
 use crate::{
-    Composable, Denied, Detail, Idle, Lease, Limiter, LimiterId, Plan, Rate, Receipt, Refund,
-    Retry, Setting, SettingsError, Slice, Timestamp,
+    Answer, Ask, Back, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterId, Plan, Rate, Read,
+    Reading, Receipt, Refund, Retry, Returned, Setting, SettingsError, Slice, Timestamp,
 };
 
 /// A token bucket that slices can be cut from: shares from which one thread takes without an atomic
@@ -587,6 +587,7 @@ impl<W: Word> SlicedBucket<W> {
     }
 
     /// Returns the balance of the rest, if it covers what the slice lacks.
+    #[inline(always)]
     fn judge(
         &self,
         rest: &Lattice,
@@ -768,7 +769,7 @@ impl<W: Word> Source for SlicedBucket<W> {
         None
     }
 
-    fn give_back(&self, share: Share) {
+    fn end(&self, share: Share) {
         let units = u64::from(share.have) * Into::<u64>::into(self.cost);
         // `sliced` includes the size, so the subtraction does not borrow from the upper bits.
         self.word
@@ -778,57 +779,40 @@ impl<W: Word> Source for SlicedBucket<W> {
 
 impl<W: Word> Limiter for SlicedBucket<W> {
     #[inline(always)]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self)
-    }
-
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(now, n, ())
-    }
-
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        explained(self, now, n, |seen| self.take(now, n, seen))
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        let word = self.word.load(Relaxed);
-        Detail::look(now, n, |decision| self.detail(word, now, decision))
-    }
-
-    #[inline]
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.look(now, n).map(|_| ())
-    }
-
-    #[inline(always)]
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        Some(self)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        match (ask.detail(), ask.plan) {
+            (Some(seen), _) if ask.is_look() => {
+                let word = self.word.load(Relaxed);
+                let detail = Detail::look(now, n, |decision| self.detail(word, now, decision));
+                seen.set(Some(detail));
+                detail.decision.into()
+            }
+            (None, _) if ask.is_look() => self.look(now, n).into(),
+            (Some(seen), _) => self.take(now, n, seen).into(),
+            (None, Some(plan)) => self.take_as_planned(now, n, plan).into(),
+            (None, None) => self.take(now, n, ()).into(),
+        }
     }
 
     /// Refunds all `n` permits if the bucket is as the take left it and has no slices; otherwise
     /// none, and they return by refill. A take that is refunded in full counts as never made: its
     /// `now` no longer counts for the newest time. The same holds for a slice that is dropped with
     /// all its permits.
-    #[inline]
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.undo(now, n, receipt)
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        back.by_time(|now, n, receipt| self.undo(now, n, receipt))
     }
 
-    #[inline]
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.available_at(now)
-    }
-
-    /// Returns the burst less the sizes of the present slices.
-    fn capacity(&self) -> u64 {
-        self.burst() - self.sliced()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.idle_at(now)
+    /// The capacity is the burst less the sizes of the present slices.
+    #[inline(always)]
+    fn read(&self, read: Read<'_>) -> Reading {
+        Reading {
+            available: self.available_at(read.now()),
+            capacity: self.burst() - self.sliced(),
+            idle: self.idle_at(read.now()),
+            held: 0,
+        }
     }
 
     /// Returns when to retry:
@@ -841,16 +825,21 @@ impl<W: Word> Limiter for SlicedBucket<W> {
     fn retry(&self, denied: Denied) -> Retry {
         self.retry_in(self.word.load(Relaxed), denied)
     }
-}
 
-impl<W: Word> Composable for SlicedBucket<W> {
-    #[inline]
-    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        self.look(now, n)
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
     }
 
-    #[inline]
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT
+    }
+}
+
+impl<W: Word> SlicedBucket<W> {
+    #[inline(always)]
+    fn take_as_planned(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
         // A plan that takes nothing is for a probe, or at an unlimited rate.
         if plan.left != plan.seen
             && self

@@ -30,7 +30,7 @@
 
 use core::time::Duration;
 
-use crate::limiter::detail::{Observer, explained, retry_of};
+use crate::limiter::detail::{Observer, retry_of};
 use crate::limiter::queue_limiter::replenishing;
 use crate::newer::{cold_path, signed};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -41,8 +41,8 @@ use crate::word::settings;
 use crate::word::stamped::Stamped;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Detail, Idle, Interval, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Setting,
-    SettingsError, Timestamp,
+    Answer, Ask, Back, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterId, Read, Reading,
+    Receipt, Retry, Returned, Setting, SettingsError, Timestamp, When,
 };
 
 /// A sliding window in segments: grants at most `limit` permits in any `segments` consecutive
@@ -761,65 +761,43 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
 
 impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS, W> {
     #[inline(always)]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self)
-    }
-
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(now, n, ())
-    }
-
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        explained(self, now, n, |seen| self.take(now, n, seen))
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        let limit = self.limit();
-        let available = self.within(limit, now);
-        Detail::look(now, n, |decision| {
-            self.detail(available, limit, now, decision)
-        })
-    }
-
-    #[inline]
-    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        // Nothing but the segment of the time matters.
-        let now = interval.earliest();
-        (self.epoch(now) == self.epoch(interval.latest())).then(|| self.take(now, n, ()))
-    }
-
-    #[inline]
-    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        let now = interval.earliest();
-        (self.epoch(now) == self.epoch(interval.latest())).then(|| self.peek_at(now, n))
-    }
-
-    #[inline]
-    fn decides_within(&self) -> bool {
-        true
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        if let When::Within(interval) = ask.when() {
+            // Nothing but the segment of the time matters.
+            if self.epoch(interval.earliest()) != self.epoch(interval.latest()) {
+                return Answer::TimeMatters;
+            }
+        }
+        let (now, n) = (ask.now(), ask.permits());
+        match ask.detail() {
+            Some(seen) if ask.is_look() => {
+                let detail = self.explain(now, n);
+                seen.set(Some(detail));
+                detail.decision.into()
+            }
+            None if ask.is_look() => ask.looked(self.available_at(now), || self.limit()),
+            Some(seen) => self.take(now, n, seen).into(),
+            None => self.take(now, n, ()).into(),
+        }
     }
 
     /// Refunds all `n` permits if their segment is still in its slot of the ring; otherwise none.
-    #[inline]
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        let refunded = self.undo(now, n, receipt.note());
-        receipt.refunded(refunded)
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        back.by_time(|now, n, receipt| {
+            let refunded = self.undo(now, n, receipt.note());
+            receipt.refunded(refunded)
+        })
     }
 
-    #[inline]
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limit()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.idle_at(now)
+    #[inline(always)]
+    fn read(&self, read: Read<'_>) -> Reading {
+        Reading {
+            available: self.available_at(read.now()),
+            capacity: self.limit(),
+            idle: self.idle_at(read.now()),
+            held: 0,
+        }
     }
 
     fn retry(&self, denied: Denied) -> Retry {
@@ -827,6 +805,26 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
             return Retry::Never;
         };
         self.due(now, self.limit(), permits.max(1).into())
+    }
+
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT.within_intervals()
+    }
+}
+
+impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
+    fn explain(&self, now: Timestamp, n: u32) -> Detail {
+        let limit = self.limit();
+        let available = self.within(limit, now);
+        Detail::look(now, n, |decision| {
+            self.detail(available, limit, now, decision)
+        })
     }
 }
 

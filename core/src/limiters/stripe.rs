@@ -1,6 +1,9 @@
 //! Which stripe of a striped limiter a call uses, and how much a stripe draws.
 
-use crate::{Denied, Detail, Lease, Limiter, LimiterId, Receipt, Refund, Retry, Timestamp};
+use crate::{
+    Answer, Ask, Back, Denied, Hints, Lease, Limiter, LimiterId, Read, Reading, Retry, Returned,
+    Timestamp,
+};
 use sealed::Stripes;
 
 /// A limiter whose permits lie in stripes: [`StripedBucket`](crate::StripedBucket) and
@@ -134,48 +137,53 @@ impl<L> Clone for Stripe<'_, L> {
 impl<L> Copy for Stripe<'_, L> {}
 
 impl<L: Striped> Limiter for Stripe<'_, L> {
+    #[inline(always)]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        match ask.detail() {
+            None if ask.is_look() => self.limiter.peek_on(self.index, now, n).into(),
+            Some(_) if ask.is_look() => self.limiter.decide(ask),
+            _ => self.limiter.take_on(self.index, now, n).into(),
+        }
+    }
+
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Release { permits } => {
+                self.limiter.release_on(self.index, permits);
+                Returned::NOTHING
+            }
+            Back::Refund {
+                now,
+                permits,
+                receipt,
+                ..
+            } => {
+                let refund = self.limiter.refund_on(self.index, now, permits, receipt);
+                refund.into()
+            }
+            back => self.limiter.give_back(back),
+        }
+    }
+
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.limiter.read(read)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        self.limiter.retry(denied)
+    }
+
     /// The identity of the limiter: all of its stripes have the same permits.
     #[inline(always)]
     fn id(&self) -> Option<LimiterId> {
         self.limiter.id()
     }
 
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.limiter.take_on(self.index, now, n)
-    }
-
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.limiter.peek_on(self.index, now, n)
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        self.limiter.explain_at(now, n)
-    }
-
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.limiter.refund_on(self.index, now, n, receipt)
-    }
-
-    #[inline]
-    fn release(&self, n: u32) {
-        self.limiter.release_on(self.index, n);
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.limiter.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limiter.capacity()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> crate::Idle {
-        self.limiter.idle_at(now)
-    }
-
-    fn retry(&self, denied: Denied) -> Retry {
-        self.limiter.retry(denied)
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT
     }
 }
 

@@ -69,8 +69,8 @@ use crate::time::grid::Grid;
 use crate::word::settings::FAR_ENOUGH;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Detail, Idle, Lease, Limiter, LimiterId, Rate, Receipt, Refund, Retry, SettingsError,
-    Timestamp,
+    Answer, Ask, Back, Denied, Hints, Idle, Lease, Limiter, LimiterId, Rate, Read, Reading,
+    Receipt, Refund, Retry, Returned, SettingsError, Timestamp,
 };
 
 /// A token bucket for many cores: its permits lie in a shared rest and in `N` stripes, each on a
@@ -748,7 +748,7 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
             return;
         }
         // Neither is more than `most`, which fits.
-        self.rest.give_back(Share {
+        self.rest.end(Share {
             size: hand.size as u32,
             have: hand.have as u32,
             ..Share::EMPTY
@@ -784,6 +784,7 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
     }
 
     /// Returns the answer of a take, without taking.
+    #[inline(always)]
     fn look_for(&self, index: usize, now: Timestamp, n: u32) -> Result<(), Denied> {
         if u64::from(n) > self.burst() {
             return Err(Denied::exceeding(n, self.burst()));
@@ -840,47 +841,40 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
 
 impl<const N: usize, W: Word> Limiter for StripedBucket<N, W> {
     #[inline(always)]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self)
-    }
-
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(stripe::of_this_thread(), now, n)
-    }
-
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.look_for(stripe::of_this_thread(), now, n)
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        let (_, used) = self.all_returned(now);
-        let whole = self.rest.rest(0);
-        whole.detail(&self.rest.ticks, used, now, Limiter::peek_at(self, now, n))
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if !ask.is_look() {
+            return self.take(stripe::of_this_thread(), now, n).into();
+        }
+        let looked = self.look_for(stripe::of_this_thread(), now, n);
+        if let Some(seen) = ask.detail() {
+            let (_, used) = self.all_returned(now);
+            let whole = self.rest.rest(0);
+            seen.set(Some(whole.detail(&self.rest.ticks, used, now, looked)));
+        }
+        looked.into()
     }
 
     /// See **Refunds** in the type's documentation.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        if self.most > 0 && receipt.note() & OF_A_STRIPE != 0 {
-            self.undo(now, n, receipt)
-        } else {
-            self.rest.refund_at(now, n, receipt)
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        back.by_time(|now, n, receipt| {
+            if self.most > 0 && receipt.note() & OF_A_STRIPE != 0 {
+                self.undo(now, n, receipt)
+            } else {
+                self.rest.refund_at(now, n, receipt)
+            }
+        })
+    }
+
+    #[inline(always)]
+    fn read(&self, read: Read<'_>) -> Reading {
+        Reading {
+            available: self.available_at(read.now()),
+            capacity: self.burst(),
+            idle: self.idle_at(read.now()),
+            held: 0,
         }
-    }
-
-    #[inline]
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.burst()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.idle_at(now)
     }
 
     fn retry(&self, denied: Denied) -> Retry {
@@ -890,6 +884,16 @@ impl<const N: usize, W: Word> Limiter for StripedBucket<N, W> {
         let (_, used) = self.all_returned(now);
         // Permits that other calls move return to the rest.
         self.rest.rest(0).retry(&self.rest.ticks, used, denied)
+    }
+
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT
     }
 }
 

@@ -53,8 +53,8 @@ use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Denied, Idle, Interval, Lease, Limiter, LimiterId, PassedOn, QueueLimiter, Receipt, Refund,
-    Retry, Setting, SettingsError, Timestamp, Waiting,
+    Answer, Ask, Back, Denied, Hints, Idle, Lease, Limiter, LimiterId, PassedOn, QueueLimiter,
+    Read, Reading, Receipt, Refund, Retry, Returned, Setting, SettingsError, Timestamp, Waiting,
 };
 
 /// A concurrency limit for many cores: at most `limit` permits are in use at once. Its permits lie
@@ -591,7 +591,7 @@ impl<const N: usize, W: Word> StripedConcurrency<N, W> {
 
     /// Releases `n` permits. Returns whether the waiter bit is set.
     #[inline(always)]
-    fn give_back(&self, index: usize, n: u32) -> bool {
+    fn put_back(&self, index: usize, n: u32) -> bool {
         let stripe = self.stripe(index);
         loop {
             let mut word = stripe.load(Relaxed);
@@ -669,88 +669,7 @@ impl<const N: usize, W: Word> StripedConcurrency<N, W> {
     }
 }
 
-impl<const N: usize, W: Word> Limiter for StripedConcurrency<N, W> {
-    #[inline(always)]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self)
-    }
-
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(stripe::of_this_thread(), now, n)
-    }
-
-    #[inline]
-    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        Some(self.take_at(interval.earliest(), n))
-    }
-
-    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        Some(self.look_for(interval.earliest(), n))
-    }
-
-    #[inline]
-    fn decides_within(&self) -> bool {
-        true
-    }
-
-    /// A denial takes back what stripes hold, so that it is exact at one instant.
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.look_for(now, n)
-    }
-
-    /// Releases all `n` permits.
-    #[inline]
-    fn refund_at(&self, _: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.release(n);
-        receipt.refunded(n)
-    }
-
-    /// Releases to this thread's stripe. See **Cost** in the type's documentation.
-    #[inline]
-    fn release(&self, n: u32) {
-        self.give_back(stripe::of_this_thread(), n);
-    }
-
-    fn available_at(&self, _: Timestamp) -> u64 {
-        self.available().into()
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limit.into()
-    }
-
-    fn idle_at(&self, _: Timestamp) -> Idle {
-        if self.available() == self.limit && self.in_use() == 0 {
-            Idle::Now
-        } else {
-            Idle::InUse
-        }
-    }
-
-    fn retry(&self, denied: Denied) -> Retry {
-        match denied {
-            Denied::Exhausted { .. } => Retry::OnRelease,
-            _ => Retry::Never,
-        }
-    }
-}
-
-impl<const N: usize, W: Word> QueueLimiter for StripedConcurrency<N, W> {
-    const SHARED: bool = false;
-
-    const NOTES: bool = false;
-
-    /// Costs the same as a release.
-    #[inline]
-    fn release_watched(&self, n: u32) -> Waiting {
-        if self.give_back(stripe::of_this_thread(), n) {
-            Waiting::Yes
-        } else {
-            Waiting::No
-        }
-    }
-
+impl<const N: usize, W: Word> StripedConcurrency<N, W> {
     /// Takes back what stripes hold. While requests wait, stripes hold none.
     fn watch(&self, waits: bool) {
         // Relaxed: only the order of this word's changes matters. No later exchange opens a stripe.
@@ -763,6 +682,87 @@ impl<const N: usize, W: Word> QueueLimiter for StripedConcurrency<N, W> {
             self.shared.rest.clear(WATCHED, Relaxed);
         }
     }
+}
+
+impl<const N: usize, W: Word> Limiter for StripedConcurrency<N, W> {
+    /// The time does not matter, so it decides within all intervals.
+    #[inline(always)]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            self.look_for(now, n).into()
+        } else {
+            self.take(stripe::of_this_thread(), now, n).into()
+        }
+    }
+
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Release { permits } => {
+                let waits = self.put_back(stripe::of_this_thread(), permits);
+                Waiting::known(waits).into()
+            }
+            Back::Refund {
+                permits, receipt, ..
+            } => {
+                self.put_back(stripe::of_this_thread(), permits);
+                receipt.refunded(permits).into()
+            }
+            Back::Watch(waits) => {
+                self.watch(waits);
+                Returned::NOTHING
+            }
+            _ => Returned::NOTHING,
+        }
+    }
+
+    /// If no permit seems to be in use, takes all back from the stripes, to know.
+    fn read(&self, _: Read<'_>) -> Reading {
+        let available = self.available();
+        let held = match self.limit - available {
+            // A permit that moves between stripes counts as available twice.
+            0 => self.in_use(),
+            held => held,
+        };
+        Reading {
+            available: available.into(),
+            capacity: self.limit.into(),
+            idle: if held == 0 { Idle::Now } else { Idle::InUse },
+            held: held.into(),
+        }
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        match denied {
+            Denied::Exhausted { .. } => Retry::OnRelease,
+            _ => Retry::Never,
+        }
+    }
+
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT.within_intervals()
+    }
+
+    /// Takes nothing back from the stripes, unlike [`read`](Limiter::read).
+    fn available_at(&self, _: Timestamp) -> u64 {
+        self.available().into()
+    }
+
+    /// As [`available_at`](Limiter::available_at).
+    fn capacity(&self) -> u64 {
+        self.limit.into()
+    }
+}
+
+impl<const N: usize, W: Word> QueueLimiter for StripedConcurrency<N, W> {
+    const SHARED: bool = false;
 
     /// Costs one load while requests wait.
     #[inline]
@@ -773,10 +773,6 @@ impl<const N: usize, W: Word> QueueLimiter for StripedConcurrency<N, W> {
         } else {
             PassedOn::NoneAreFree
         }
-    }
-
-    fn held(&self) -> u64 {
-        self.in_use().into()
     }
 }
 
@@ -794,11 +790,11 @@ impl<const N: usize, W: Word> Stripes for StripedConcurrency<N, W> {
 
     #[inline]
     fn release_on(&self, stripe: usize, n: u32) {
-        self.give_back(stripe, n);
+        self.put_back(stripe, n);
     }
 
     fn refund_on(&self, stripe: usize, _: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.give_back(stripe, n);
+        self.put_back(stripe, n);
         receipt.refunded(n)
     }
 }

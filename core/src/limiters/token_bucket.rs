@@ -13,8 +13,8 @@ use crate::rules::word_limiter::WordLimiter;
 use crate::sync::const_unless_loom;
 use crate::word::{NativeWord, Word};
 use crate::{
-    Composable, Denied, Detail, Idle, Interval, IntoRules, Lease, Limiter, LimiterId, Plan, Rate,
-    Receipt, Refund, Retry, SettingsError, Timestamp,
+    Answer, Ask, Back, Denied, Hints, Idle, IntoRules, Lease, Limiter, LimiterId, Rate, Read,
+    Reading, Retry, Returned, SettingsError, Timestamp,
 };
 
 /// A token bucket: holds at most `burst` permits and gains permits at an exact rational [`Rate`].
@@ -213,7 +213,7 @@ impl<W: Word> TokenBucket<W> {
     pub fn force_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         let rules = self.limiter.rules();
         self.limiter
-            .decide(now, |used| rules.force(used, now, n))
+            .judge(now, |used| rules.force(used, now, n))
             .map(|_| ())
     }
 
@@ -267,7 +267,7 @@ impl<W: Word> TokenBucket<W> {
         let rules = self.limiter.rules();
         let price = rules.price_with_debt(n)?;
         self.limiter
-            .decide(now, |used| rules.owe(used, now, n, price))
+            .judge(now, |used| rules.owe(used, now, n, price))
             .map(|receipt| Lease::from_grant(self, n, receipt))
     }
 
@@ -500,101 +500,35 @@ impl<W: Word> TokenBucket<W> {
 
 impl<W: Word> Limiter for TokenBucket<W> {
     #[inline(always)]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self)
-    }
-
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.limiter.take(now, n)
-    }
-
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        self.limiter.take_explained(now, n)
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        self.limiter.explain(now, n)
-    }
-
-    #[inline]
-    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        self.limiter.take_within(interval, n)
-    }
-
-    #[inline]
-    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        let plan = self.limiter.plan_within(interval, n)?;
-        Some(plan.map(|_| ()))
-    }
-
-    #[inline]
-    fn decides_within(&self) -> bool {
-        true
-    }
-
-    #[inline]
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.limiter.plan(now, n).map(|_| ())
-    }
-
-    #[inline(always)]
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        Some(self)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.limiter.decide(ask)
     }
 
     /// Refunds all `n` permits if the bucket is as the take left it; otherwise none, and they
     /// return by time. A take that is refunded in full counts as never made: its `now` no longer
     /// counts as that of a grant.
-    #[inline]
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.limiter.refund(now, n, receipt)
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.limiter.give_back(back)
     }
 
-    #[inline]
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.burst()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.idle_at(now)
+    #[inline(always)]
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.limiter.read(read.now())
     }
 
     fn retry(&self, denied: Denied) -> Retry {
         self.limiter.retry(denied)
     }
-}
 
-impl<W: Word> Composable for TokenBucket<W> {
-    #[inline]
-    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        self.limiter.plan(now, n)
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
     }
 
-    #[inline]
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        self.limiter.take_as_planned(now, n, plan)
-    }
-
-    #[inline]
-    fn plan_within(&self, interval: Interval, n: u32) -> Option<Result<Plan, Denied>> {
-        self.limiter.plan_within(interval, n)
-    }
-
-    #[inline]
-    fn take_as_planned_within(
-        &self,
-        interval: Interval,
-        n: u32,
-        plan: Plan,
-    ) -> Option<Result<Receipt, Denied>> {
-        self.limiter.take_as_planned_within(interval, n, plan)
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT.within_intervals()
     }
 }
 

@@ -1,5 +1,8 @@
 use crate::limiter::queue_limiter::replenishing;
-use crate::{Denied, Idle, Interval, Lease, Limiter, Receipt, Refund, Retry, Timestamp};
+use crate::{
+    Answer, Ask, Back, Denied, Hints, Idle, Lease, Limiter, Read, Reading, Receipt, Retry,
+    Returned, Timestamp,
+};
 
 /// No limit: grants every request. For example, for the routes of a gateway that have no limit.
 ///
@@ -47,39 +50,24 @@ impl Unlimited {
 }
 
 impl Limiter for Unlimited {
-    #[inline]
-    fn take_at(&self, _: Timestamp, _: u32) -> Result<Receipt, Denied> {
-        Ok(Receipt::NONE)
+    #[inline(always)]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        ask.granted(Receipt::NONE)
     }
 
-    #[inline]
-    fn take_within(&self, _: Interval, _: u32) -> Option<Result<Receipt, Denied>> {
-        Some(Ok(Receipt::NONE))
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        back.by_time(|_, n, receipt| receipt.refunded(n))
     }
 
-    #[inline]
-    fn peek_within(&self, _: Interval, _: u32) -> Option<Result<(), Denied>> {
-        Some(Ok(()))
-    }
-
-    #[inline]
-    fn decides_within(&self) -> bool {
-        true
-    }
-
-    fn refund_at(&self, _: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        receipt.refunded(n)
-    }
-
-    #[inline]
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, _: Timestamp) -> u64 {
-        u64::MAX
-    }
-
-    fn idle_at(&self, _: Timestamp) -> Idle {
-        Idle::Now
+    #[inline(always)]
+    fn read(&self, _: Read<'_>) -> Reading {
+        Reading {
+            available: u64::MAX,
+            capacity: u64::MAX,
+            idle: Idle::Now,
+            held: 0,
+        }
     }
 
     fn retry(&self, denied: Denied) -> Retry {
@@ -90,6 +78,11 @@ impl Limiter for Unlimited {
             | Denied::Crowded { now, .. }
             | Denied::Penalized { now, .. } => Retry::At(now),
         }
+    }
+
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT.within_intervals()
     }
 }
 

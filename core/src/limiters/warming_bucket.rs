@@ -11,8 +11,8 @@ use crate::rules::word_limiter::WordLimiter;
 use crate::sync::const_unless_loom;
 use crate::word::{NativeWord, Word};
 use crate::{
-    Composable, Denied, Detail, Idle, Interval, Lease, Limiter, LimiterId, Plan, Rate, Receipt,
-    Refund, Retry, SettingsError, Timestamp,
+    Answer, Ask, Back, Denied, Hints, Idle, Lease, Limiter, LimiterId, Rate, Read, Reading, Retry,
+    Returned, SettingsError, Timestamp,
 };
 
 /// A token bucket whose rate warms up: after the bucket was unused, permits return slowly at
@@ -333,47 +333,8 @@ impl<W: Word> WarmingBucket<W> {
 
 impl<W: Word> Limiter for WarmingBucket<W> {
     #[inline(always)]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self)
-    }
-
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.limiter.take(now, n)
-    }
-
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        self.limiter.take_explained(now, n)
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        self.limiter.explain(now, n)
-    }
-
-    #[inline]
-    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        self.limiter.take_within(interval, n)
-    }
-
-    #[inline]
-    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        let plan = self.limiter.plan_within(interval, n)?;
-        Some(plan.map(|_| ()))
-    }
-
-    #[inline]
-    fn decides_within(&self) -> bool {
-        true
-    }
-
-    #[inline]
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.limiter.plan(now, n).map(|_| ())
-    }
-
-    #[inline(always)]
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        Some(self)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.limiter.decide(ask)
     }
 
     /// Refunds all `n` permits if the bucket is as the take left it; otherwise none, and they
@@ -383,55 +344,28 @@ impl<W: Word> Limiter for WarmingBucket<W> {
     ///
     /// The time of the take still counts as the newest one. So a request whose `now` is before that
     /// time may be granted what it would be at that time, and more than before the take.
-    #[inline]
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.limiter.refund(now, n, receipt)
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.limiter.give_back(back)
     }
 
-    #[inline]
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.burst()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.idle_at(now)
+    #[inline(always)]
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.limiter.read(read.now())
     }
 
     fn retry(&self, denied: Denied) -> Retry {
         self.limiter.retry(denied)
     }
-}
 
-impl<W: Word> Composable for WarmingBucket<W> {
-    #[inline]
-    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        self.limiter.plan(now, n)
+    #[inline(always)]
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
     }
 
-    #[inline]
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        self.limiter.take_as_planned(now, n, plan)
-    }
-
-    #[inline]
-    fn plan_within(&self, interval: Interval, n: u32) -> Option<Result<Plan, Denied>> {
-        self.limiter.plan_within(interval, n)
-    }
-
-    #[inline]
-    fn take_as_planned_within(
-        &self,
-        interval: Interval,
-        n: u32,
-        plan: Plan,
-    ) -> Option<Result<Receipt, Denied>> {
-        self.limiter.take_as_planned_within(interval, n, plan)
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT.within_intervals()
     }
 }
 

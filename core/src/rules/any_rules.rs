@@ -102,6 +102,10 @@ impl WordRules for AnyRules {
         each!(self, rules => rules.rest(state, receipt))
     }
 
+    fn capacity(&self) -> u64 {
+        each!(self, rules => rules.capacity())
+    }
+
     fn available(&self, state: u64, now: Timestamp) -> u64 {
         each!(self, rules => rules.available(state, now))
     }
@@ -150,10 +154,6 @@ impl TableRules for AnyRules {
 
     fn is_forgettable_among(&self, state: u64, now: Timestamp, since: Timestamp) -> bool {
         each!(self, rules => rules.is_forgettable_among(state, now, since))
-    }
-
-    fn capacity(&self) -> u64 {
-        each!(self, rules => rules.capacity())
     }
 
     /// Rules of another kind start without that state.

@@ -14,8 +14,8 @@ use crate::sync::atomic::Ordering::{AcqRel, Relaxed};
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Place, Word};
 use crate::{
-    Composable, Denied, Detail, Idle, Interval, Lease, Limiter, LimiterId, Plan, Receipt, Refund,
-    Retry, Timestamp,
+    Answer, Ask, Back, Denied, Hints, Lease, Limiter, LimiterId, Read, Reading, Retry, Returned,
+    Timestamp,
 };
 
 /// The state word of a limiter, apart from its settings.
@@ -262,101 +262,35 @@ impl<R: Moved, P: AsRef<StateWord<R::Word>>> Attached<R, P> {
 }
 
 impl<R: Moved, P: AsRef<StateWord<R::Word>>> Limiter for Attached<R, P> {
+    #[inline(always)]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.limiter.decide(ask)
+    }
+
+    /// As the limiter which was detached.
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.limiter.give_back(back)
+    }
+
+    #[inline(always)]
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.limiter.read(read.now())
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        self.limiter.retry(denied)
+    }
+
     /// The identity of the word: limiters that are attached to the same word are one limiter.
     #[inline(always)]
     fn id(&self) -> Option<LimiterId> {
         LimiterId::of(self.place().as_ref())
     }
 
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.limiter.take(now, n)
-    }
-
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        self.limiter.take_explained(now, n)
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        self.limiter.explain(now, n)
-    }
-
-    #[inline]
-    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        self.limiter.take_within(interval, n)
-    }
-
-    #[inline]
-    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        let plan = self.limiter.plan_within(interval, n)?;
-        Some(plan.map(|_| ()))
-    }
-
-    #[inline]
-    fn decides_within(&self) -> bool {
-        true
-    }
-
-    #[inline]
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.limiter.plan(now, n).map(|_| ())
-    }
-
     #[inline(always)]
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        Some(self)
-    }
-
-    /// As the limiter which was detached.
-    #[inline]
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.limiter.refund(now, n, receipt)
-    }
-
-    #[inline]
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.limiter.available(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.rules().capacity()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.limiter.idle(now)
-    }
-
-    fn retry(&self, denied: Denied) -> Retry {
-        self.limiter.retry(denied)
-    }
-}
-
-impl<R: Moved, P: AsRef<StateWord<R::Word>>> Composable for Attached<R, P> {
-    #[inline]
-    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        self.limiter.plan(now, n)
-    }
-
-    #[inline]
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        self.limiter.take_as_planned(now, n, plan)
-    }
-
-    #[inline]
-    fn plan_within(&self, interval: Interval, n: u32) -> Option<Result<Plan, Denied>> {
-        self.limiter.plan_within(interval, n)
-    }
-
-    #[inline]
-    fn take_as_planned_within(
-        &self,
-        interval: Interval,
-        n: u32,
-        plan: Plan,
-    ) -> Option<Result<Receipt, Denied>> {
-        self.limiter.take_as_planned_within(interval, n, plan)
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT.within_intervals()
     }
 }
 

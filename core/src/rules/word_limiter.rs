@@ -11,7 +11,31 @@ use crate::rules::{Verdict, WordRules, look};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, Place};
-use crate::{Denied, Detail, Idle, Interval, Plan, Receipt, Refund, Retry, Timestamp};
+use crate::{
+    Answer, Ask, Back, Denied, Detail, How, Idle, Interval, Plan, Reading, Receipt, Refund, Retry,
+    Returned, Tell, Timestamp, When,
+};
+
+/// Exchanges the word of a limiter for the state that a step returns, if any, and evaluates to what
+/// the step returned for the word that it decided on. All transitions use this loop.
+///
+/// It is no function of a closure, because a closure cannot be inlined for certain.
+macro_rules! exchange {
+    ($limiter:expr, |$state:ident| $step:expr) => {{
+        let word = $limiter.place.word();
+        let mut $state = word.load(Relaxed);
+        loop {
+            let (next, outcome) = $step;
+            let Some(next) = next else {
+                break outcome;
+            };
+            match word.compare_exchange_weak($state, next, Relaxed, Relaxed) {
+                Ok(_) => break outcome,
+                Err(newer) => $state = newer,
+            }
+        }
+    }};
+}
 
 /// Rules, and the place of the word: the limiter itself, or a place of the caller's.
 #[derive(Debug)]
@@ -58,31 +82,11 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
         self.place.word().load(Relaxed)
     }
 
-    /// Exchanges the word for the state that `step` returns, if any, and returns what `step`
-    /// returned for the word that it decided on. All transitions use this loop.
-    #[inline(always)]
-    pub(crate) fn exchange<T>(&self, step: impl Fn(u64) -> (Option<u64>, T)) -> T {
-        let mut state = self.state();
-        loop {
-            let (next, outcome) = step(state);
-            let Some(next) = next else {
-                return outcome;
-            };
-            match self
-                .place
-                .word()
-                .compare_exchange_weak(state, next, Relaxed, Relaxed)
-            {
-                Ok(_) => return outcome,
-                Err(newer) => state = newer,
-            }
-        }
-    }
-
     #[inline(always)]
     pub(crate) fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let request = self.rules.request(now, n)?;
-        self.decide(now, |state| self.rules.judge(state, request))
+        let verdict = exchange!(self, |state| self.rules.judge(state, request).step());
+        self.outcome(now, verdict)
     }
 
     /// Takes as [`take`](Self::take) does, and returns what the rules tell about the state that the
@@ -94,7 +98,7 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
     ) -> (Result<Receipt, Denied>, Detail) {
         let rules = &self.rules;
         let (state, taken) = match rules.request(now, n) {
-            Ok(request) => self.exchange(|state| match rules.judge(state, request) {
+            Ok(request) => exchange!(self, |state| match rules.judge(state, request) {
                 Verdict::Granted(left) => (Some(left), (left, Ok(rules.receipt(left, now)))),
                 Verdict::Allowed => (None, (state, Ok(Receipt::NONE))),
                 Verdict::Denied(denied) => (None, (state, Err(denied))),
@@ -111,17 +115,71 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
             .detail(state, now, look(&self.rules, state, now, n))
     }
 
+    /// Answers a request: see [`Limiter::decide`](crate::Limiter::decide).
+    #[inline(always)]
+    pub(crate) fn decide(&self, ask: Ask<'_>) -> Answer {
+        let Ask {
+            when,
+            permits: n,
+            how,
+            plan,
+            tell,
+        } = ask;
+        let is_look = how == How::Look;
+        let seen = match tell {
+            Tell::Detail(seen) => Some(seen),
+            _ => None,
+        };
+        match (when, seen) {
+            (When::At(now), Some(seen)) if is_look => {
+                let detail = self.explain(now, n);
+                seen.set(Some(detail));
+                detail.decision.into()
+            }
+            (When::At(now), None) if is_look => self.plan(now, n).into(),
+            (When::Within(interval), _) if is_look => self.plan_within(interval, n).into(),
+            (When::At(now), Some(seen)) => {
+                let (taken, detail) = self.take_explained(now, n);
+                seen.set(Some(detail));
+                taken.into()
+            }
+            (When::At(now), None) => match plan {
+                Some(plan) => self.take_as_planned(now, n, plan).into(),
+                None => self.take(now, n).into(),
+            },
+            (When::Within(interval), _) => match plan {
+                Some(plan) => self.take_as_planned_within(interval, n, plan).into(),
+                None => self.take_within(interval, n).into(),
+            },
+        }
+    }
+
+    /// Refunds. All permits return by time, so there is nothing else to do.
+    #[inline(always)]
+    pub(crate) fn give_back(&self, back: Back<'_>) -> Returned {
+        back.by_time(|now, n, receipt| self.refund(now, n, receipt))
+    }
+
+    /// Reads the word once.
+    #[inline(always)]
+    pub(crate) fn read(&self, now: Timestamp) -> Reading {
+        let (state, rules) = (self.state(), &self.rules);
+        Reading {
+            available: rules.available(state, now),
+            capacity: rules.capacity(),
+            idle: rules.idle(state, now),
+            held: 0,
+        }
+    }
+
     /// Applies the verdict of `judge` on the state.
     #[inline(always)]
-    pub(crate) fn decide(
+    pub(crate) fn judge(
         &self,
         now: Timestamp,
         judge: impl Fn(u64) -> Verdict,
     ) -> Result<Receipt, Denied> {
-        let verdict = self.exchange(|state| match judge(state) {
-            granted @ Verdict::Granted(left) => (Some(left), granted),
-            other => (None, other),
-        });
+        let verdict = exchange!(self, |state| judge(state).step());
         self.outcome(now, verdict)
     }
 
@@ -147,7 +205,7 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
             Ok(ends) => ends,
             Err(denied) => return Some(Err(denied)),
         };
-        let verdict = self.exchange(|state| match self.rules.judge_within(state, ends) {
+        let verdict = exchange!(self, |state| match self.rules.judge_within(state, ends) {
             granted @ Some(Verdict::Granted(left)) => (Some(left), granted),
             other => (None, other),
         });
@@ -237,7 +295,7 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
         if n == 0 {
             return receipt.refunded(0);
         }
-        let restored = self.exchange(|state| {
+        let restored = exchange!(self, |state| {
             let restored = self.rules.refund(state, now, n, &receipt);
             (restored, restored)
         });

@@ -5,7 +5,7 @@ use crate::word::settings::MIN_STALENESS;
 
 /// An interval that contains the current time: what some clocks can tell at a lower cost than the
 /// time itself. [`Clock::interval`](crate::Clock::interval) returns it, and
-/// [`Limiter::take_within`](crate::Limiter::take_within) takes it.
+/// [`LimiterExt::take_within`](crate::LimiterExt::take_within) takes it.
 ///
 /// Both ends belong to the interval. It is at most [`LONGEST`](Self::LONGEST) long.
 ///

@@ -2,24 +2,18 @@ mod keyed;
 
 use core::borrow::Borrow;
 
-use crate::limiter::composable::{
-    as_composed, attempt, attempt_then, attempt_within, cancelled, not_granted, plan,
-    take_as_planned,
-};
-use crate::limiter::metadata::Metadata;
 use crate::sync::const_unless_loom;
 use crate::{
-    Composable, Counts, Denied, Detail, Idle, Interval, Lease, Limiter, LimiterExt, LimiterId,
-    NotGranted, PassedOn, Plan, QueueLimiter, Receipt, Receipts, Refund, Replenishing, Retry,
-    Tally, Timestamp, Waiting,
+    Answer, Ask, Back, Counts, Denied, Hints, Lease, Limiter, LimiterId, PassedOn, QueueLimiter,
+    Read, Reading, Replenishing, Retry, Returned, Tally, Timestamp,
 };
 
 /// Counts the requests of a limiter or a table, and their permits: granted, denied, refused, and
 /// held. A limiter without this wrapper pays nothing for it.
 ///
 /// `T` is the [`Tally`] that it counts into: its own, or a pointer to one that several limiters
-/// share. [`Counts`] says what is counted, and [`NotGranted`] the difference between denied and
-/// refused.
+/// share. [`Counts`] says what is counted, and [`NotGranted`](crate::NotGranted) the difference
+/// between denied and refused.
 ///
 /// **Bound.** That of the inner limiter. No decision reads a counter.
 ///
@@ -145,61 +139,6 @@ impl<L, T: Borrow<Tally>> Counted<L, T> {
     pub const fn limiter(&self) -> &L {
         &self.limiter
     }
-
-    /// Counts a final decision.
-    #[inline]
-    fn count<G>(&self, n: u32, decision: Result<G, Denied>) -> Result<G, Denied> {
-        self.tally().decided(n, &decision);
-        decision
-    }
-
-    /// Counts a grant. A denial is not final.
-    #[inline]
-    fn count_grant<G>(&self, n: u32, decision: Result<G, Denied>) -> Result<G, Denied> {
-        if decision.is_ok() {
-            self.tally().granted(n);
-        }
-        decision
-    }
-
-    /// Counts the final decision about a take that a composition undoes if another limit denies.
-    fn count_then(
-        &self,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-        take: impl FnOnce(&L, &mut dyn FnMut() -> bool) -> Result<bool, Denied>,
-    ) -> Result<bool, Denied> {
-        let granted = self.count_grant_then(n, rest, take);
-        if let Err(denied) = granted {
-            self.tally().not_granted(n, denied.into());
-        }
-        granted
-    }
-
-    /// The same for a take whose denial is not final.
-    fn count_grant_then(
-        &self,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-        take: impl FnOnce(&L, &mut dyn FnMut() -> bool) -> Result<bool, Denied>,
-    ) -> Result<bool, Denied> {
-        /// Permits that count as held until they are given back.
-        struct Held<'a>(&'a Tally, u32);
-        impl Drop for Held<'_> {
-            fn drop(&mut self) {
-                self.0.returned(self.1);
-            }
-        }
-        take(&self.limiter, &mut || {
-            self.tally().granted(n);
-            let held = Held(self.tally(), n);
-            let done = rest();
-            if done {
-                core::mem::forget(held);
-            }
-            done
-        })
-    }
 }
 
 impl<L: Limiter, T: Borrow<Tally>> Counted<L, T> {
@@ -227,16 +166,6 @@ impl<L: QueueLimiter, T: Borrow<Tally>> QueueLimiter for Counted<L, T> {
     const SHARED: bool = L::SHARED;
 
     #[inline]
-    fn release_watched(&self, n: u32) -> Waiting {
-        self.tally().returned(n);
-        self.limiter.release_watched(n)
-    }
-
-    fn watch(&self, waits: bool) {
-        self.limiter.watch(waits);
-    }
-
-    #[inline]
     fn pass_on(&self, n: u32) -> PassedOn {
         let passed = self.limiter.pass_on(n);
         if passed != PassedOn::No {
@@ -244,68 +173,52 @@ impl<L: QueueLimiter, T: Borrow<Tally>> QueueLimiter for Counted<L, T> {
         }
         passed
     }
-
-    const NOTES: bool = L::NOTES;
-
-    fn take_noted_at(
-        &self,
-        now: Timestamp,
-        n: u32,
-        notes: &mut Receipts,
-    ) -> Result<Receipt, Denied> {
-        self.count_grant(n, self.limiter.take_noted_at(now, n, notes))
-    }
-
-    fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) -> u32 {
-        self.tally().returned(n);
-        self.limiter.refund_noted_at(now, n, receipt, notes)
-    }
-
-    fn held(&self) -> u64 {
-        self.limiter.held()
-    }
 }
 
 impl<L: Replenishing, T: Borrow<Tally>> Replenishing for Counted<L, T> {}
 
 impl<L: Limiter, T: Borrow<Tally>> Limiter for Counted<L, T> {
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.count(n, self.limiter.take_at(now, n))
+    #[inline(always)]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (n, is_final) = (ask.permits(), ask.is_final());
+        let answer = self.limiter.decide(ask);
+        match answer {
+            Answer::Granted(_) => self.tally().granted(n),
+            Answer::Denied(denied) if is_final => self.tally().not_granted(n, denied.into()),
+            Answer::Undone => {
+                self.tally().granted(n);
+                self.tally().returned(n);
+            }
+            _ => {}
+        }
+        answer
     }
 
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        let (taken, detail) = self.limiter.take_explained_at(now, n);
-        (self.count(n, taken), detail)
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Release { permits } | Back::Refund { permits, .. } => {
+                self.tally().returned(permits);
+            }
+            Back::Cancelled { permits } => self.tally().cancelled(permits),
+            Back::NotGranted { permits, why, .. } => {
+                // If the inner limiter panics, the request has not ended.
+                let returned = self.limiter.give_back(back);
+                self.tally().not_granted(permits, why);
+                return returned;
+            }
+            Back::Watch(_) => {}
+        }
+        self.limiter.give_back(back)
     }
 
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        self.limiter.explain_at(now, n)
+    #[inline(always)]
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.limiter.read(read)
     }
 
-    #[inline]
-    fn take_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        let decision = self.limiter.take_within(interval, n)?;
-        Some(self.count(n, decision))
-    }
-
-    #[inline]
-    fn peek_within(&self, interval: Interval, n: u32) -> Option<Result<(), Denied>> {
-        self.limiter.peek_within(interval, n)
-    }
-
-    #[inline]
-    fn decides_within(&self) -> bool {
-        self.limiter.decides_within()
-    }
-
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.limiter.peek_at(now, n)
-    }
-
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.tally().returned(n);
-        self.limiter.refund_at(now, n, receipt)
+    fn retry(&self, denied: Denied) -> Retry {
+        self.limiter.retry(denied)
     }
 
     fn id(&self) -> Option<LimiterId> {
@@ -314,90 +227,8 @@ impl<L: Limiter, T: Borrow<Tally>> Limiter for Counted<L, T> {
         self.limiter.id().and(LimiterId::of(self))
     }
 
-    #[inline]
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        Some(self)
-    }
-
-    #[inline]
-    fn release(&self, n: u32) {
-        self.tally().returned(n);
-        self.limiter.release(n);
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.limiter.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limiter.capacity()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.limiter.idle_at(now)
-    }
-
-    fn retry(&self, denied: Denied) -> Retry {
-        self.limiter.retry(denied)
-    }
-
-    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        self.limiter.metadata(now, denied, offers);
-    }
-}
-
-impl<L: Limiter, T: Borrow<Tally>> Composable for Counted<L, T> {
-    #[inline]
-    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        plan(&self.limiter, now, n)
-    }
-
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        self.count(n, take_as_planned(&self.limiter, now, n, plan))
-    }
-
-    #[inline]
-    fn is_composed(&self) -> bool {
-        as_composed(&self.limiter).is_some()
-    }
-
-    fn take_then(
-        &self,
-        now: Timestamp,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Denied> {
-        self.count_then(n, rest, |limiter, rest| limiter.take_at_then(now, n, rest))
-    }
-
-    #[inline]
-    fn attempt_at(&self, now: Timestamp, n: u32, plan: Option<Plan>) -> Result<Receipt, Denied> {
-        self.count_grant(n, attempt(&self.limiter, now, n, plan))
-    }
-
-    #[inline]
-    fn attempt_within(&self, interval: Interval, n: u32) -> Option<Result<Receipt, Denied>> {
-        let decision = attempt_within(&self.limiter, interval, n)?;
-        Some(self.count_grant(n, decision))
-    }
-
-    fn attempt_then(
-        &self,
-        now: Timestamp,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Denied> {
-        self.count_grant_then(n, rest, |limiter, rest| attempt_then(limiter, now, n, rest))
-    }
-
-    fn not_granted(&self, now: Timestamp, n: u32, why: NotGranted) {
-        // If the inner limiter panics, the request has not ended.
-        not_granted(&self.limiter, now, n, why);
-        self.tally().not_granted(n, why);
-    }
-
-    fn cancelled(&self, n: u32) {
-        self.tally().cancelled(n);
-        cancelled(&self.limiter, n);
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        self.limiter.hints()
     }
 }

@@ -14,18 +14,13 @@
 
 use core::time::Duration;
 
-use crate::limiter::composable::{
-    attempt, attempt_then, cancelled, not_granted, plan, take_as_planned,
-};
-use crate::limiter::metadata::Metadata;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::word::hold::{Hold, NEVER};
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Composable, Denied, Detail, Idle, Lease, Limiter, LimiterExt, LimiterId, NotGranted, Plan,
-    QueueLimiter, Receipt, Receipts, Refund, Replenishing, Retry, Setting, SettingsError,
-    Timestamp, Waiting,
+    Answer, Ask, Back, Denied, How, Lease, Limiter, LimiterId, NotGranted, QueueLimiter, Read,
+    Reading, Replenishing, Retry, Returned, Setting, SettingsError, Timestamp,
 };
 
 /// A limiter with thresholds below its limit. Each threshold has a decision: for example, warn at
@@ -371,23 +366,21 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     }
 
     fn used_at(&self, now: Timestamp) -> u64 {
-        self.limiter
-            .capacity()
-            .saturating_sub(self.limiter.available_at(now))
+        let Reading {
+            available,
+            capacity,
+            ..
+        } = self.limiter.read(Read::at(now));
+        capacity.saturating_sub(available)
     }
 
     /// Starts the holds that follow from the inner limiter's `decision`.
     #[inline(always)]
-    fn note(
-        &self,
-        now: Timestamp,
-        n: u32,
-        decision: Result<Receipt, Denied>,
-    ) -> Result<Receipt, Denied> {
+    fn note(&self, now: Timestamp, n: u32, decision: Result<(), Denied>) {
         let used = match decision {
-            _ if n == 0 => return decision,
-            Ok(_) => self.used_at(now),
-            Err(Denied::ExceedsCapacity { .. }) => return decision,
+            _ if n == 0 => return,
+            Ok(()) => self.used_at(now),
+            Err(Denied::ExceedsCapacity { .. }) => return,
             Err(_) => self.limiter.capacity(),
         };
         for (threshold, (hold, word)) in self.thresholds.iter().zip(self.words()) {
@@ -397,177 +390,67 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
                 None => {}
             }
         }
-        decision
-    }
-
-    /// The same as `note`, for a take that may have been rolled back: `Ok(false)`.
-    fn note_then(
-        &self,
-        now: Timestamp,
-        n: u32,
-        granted: Result<bool, Denied>,
-    ) -> Result<bool, Denied> {
-        let _ = match granted {
-            Ok(true) => self.note(now, n, Ok(Receipt::NONE)),
-            // Rolled back: treated as not granted.
-            Ok(false) => Ok(Receipt::NONE),
-            Err(denied) => self.note(now, n, Err(denied)),
-        };
-        granted
     }
 }
 
 impl<L: QueueLimiter, D, const N: usize, W: Word> QueueLimiter for Escalation<L, D, N, W> {
     const SHARED: bool = L::SHARED;
-
-    #[inline]
-    fn release_watched(&self, n: u32) -> Waiting {
-        self.limiter.release_watched(n)
-    }
-
-    fn watch(&self, waits: bool) {
-        self.limiter.watch(waits);
-    }
-
-    const NOTES: bool = L::NOTES;
-
-    fn take_noted_at(
-        &self,
-        now: Timestamp,
-        n: u32,
-        notes: &mut Receipts,
-    ) -> Result<Receipt, Denied> {
-        // As `attempt_at`: the queue asks more than once for a request.
-        let receipt = self.limiter.take_noted_at(now, n, notes)?;
-        self.note(now, n, Ok(receipt))
-    }
-
-    fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) -> u32 {
-        self.limiter.refund_noted_at(now, n, receipt, notes)
-    }
-
-    fn held(&self) -> u64 {
-        self.limiter.held()
-    }
 }
 
 impl<L: Replenishing, D, const N: usize, W: Word> Replenishing for Escalation<L, D, N, W> {}
 
 impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> {
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.note(now, n, self.limiter.take_at(now, n))
+    #[inline(always)]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n, how) = (ask.now(), ask.permits(), ask.how());
+        // A grant that another limit of a composition undoes is none.
+        let answer = ask.put_to(&self.limiter);
+        match (&answer, how) {
+            (_, How::Look) => {}
+            (Answer::Granted(_), _) => self.note(now, n, Ok(())),
+            (Answer::Denied(denied), How::Take) => self.note(now, n, Err(*denied)),
+            _ => {}
+        }
+        answer
     }
 
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        let (taken, detail) = self.limiter.take_explained_at(now, n);
-        (self.note(now, n, taken), detail)
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        let ended = match back {
+            Back::NotGranted {
+                now,
+                permits,
+                why: NotGranted::Denied,
+            } => Some((now, permits)),
+            _ => None,
+        };
+        let returned = self.limiter.give_back(back);
+        if let Some((now, permits)) = ended {
+            self.note(now, permits, Err(Denied::Exhausted { now, permits }));
+        }
+        returned
     }
 
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
-        self.limiter.explain_at(now, n)
-    }
-
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.limiter.peek_at(now, n)
-    }
-
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.limiter.refund_at(now, n, receipt)
-    }
-
-    fn id(&self) -> Option<LimiterId> {
-        // Around a stateless limiter, no id: a composition need not ask for all its permits at
-        // once.
-        self.limiter.id().and(LimiterId::of(self))
-    }
-
-    #[inline]
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        Some(self)
-    }
-
-    #[inline]
-    fn release(&self, n: u32) {
-        self.limiter.release(n);
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.limiter.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limiter.capacity()
-    }
-
-    /// In use while a hold is in force. Otherwise as the inner limiter, but idle no earlier than
-    /// the end of the last hold.
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        let inner = self.limiter.idle_at(now);
-        self.words().fold(inner, |idle, (hold, word)| match hold {
-            Some(hold) => hold.idle(word.load(Relaxed), now, idle),
-            None => idle,
-        })
+    fn read(&self, read: Read<'_>) -> Reading {
+        let now = read.now();
+        let inner = self.limiter.read(read);
+        let idle = self
+            .words()
+            .fold(inner.idle, |idle, (hold, word)| match hold {
+                Some(hold) => hold.idle(word.load(Relaxed), now, idle),
+                None => idle,
+            });
+        Reading { idle, ..inner }
     }
 
     fn retry(&self, denied: Denied) -> Retry {
         self.limiter.retry(denied)
     }
 
-    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        self.limiter.metadata(now, denied, offers);
-    }
-}
-
-impl<L: Limiter, D, const N: usize, W: Word> Composable for Escalation<L, D, N, W> {
-    #[inline]
-    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        plan(&self.limiter, now, n)
-    }
-
-    #[inline]
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        self.note(now, n, take_as_planned(&self.limiter, now, n, plan))
-    }
-
-    /// A grant starts holds only after all others have granted.
-    fn is_composed(&self) -> bool {
-        true
-    }
-
-    fn take_then(
-        &self,
-        now: Timestamp,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Denied> {
-        self.note_then(now, n, self.limiter.take_at_then(now, n, rest))
-    }
-
-    fn attempt_at(&self, now: Timestamp, n: u32, plan: Option<Plan>) -> Result<Receipt, Denied> {
-        let receipt = attempt(&self.limiter, now, n, plan)?;
-        self.note(now, n, Ok(receipt))
-    }
-
-    fn attempt_then(
-        &self,
-        now: Timestamp,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Denied> {
-        let done = attempt_then(&self.limiter, now, n, rest)?;
-        self.note_then(now, n, Ok(done))
-    }
-
-    fn not_granted(&self, now: Timestamp, n: u32, why: NotGranted) {
-        not_granted(&self.limiter, now, n, why);
-        if why == NotGranted::Denied {
-            let _ = self.note(now, n, Err(Denied::Exhausted { now, permits: n }));
-        }
-    }
-
-    fn cancelled(&self, n: u32) {
-        cancelled(&self.limiter, n);
+    fn id(&self) -> Option<LimiterId> {
+        // Around a stateless limiter, no id: a composition need not ask for all its permits at
+        // once.
+        self.limiter.id().and(LimiterId::of(self))
     }
 }
 

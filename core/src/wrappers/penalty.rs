@@ -11,13 +11,10 @@
 //! A request reads `until` first, and takes from the limiter only if the penalty is over. So the
 //! limiter's own bound holds under every race.
 
+use core::cell::Cell;
 use core::time::Duration;
 
-use crate::limiter::composable::{
-    as_composed, attempt, attempt_then, cancelled, not_granted, plan, take_as_planned,
-};
-use crate::limiter::detail::outcome;
-use crate::limiter::metadata::{self, Metadata};
+use crate::limiter::metadata::{self, Used};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::time::timestamp::saturating_duration;
@@ -26,9 +23,9 @@ use crate::word::settings;
 use crate::word::stamped::Started;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
-    Composable, Denied, Detail, Idle, Lease, Limiter, LimiterExt, LimiterId, NotGranted, Plan,
-    QueueLimiter, Receipt, Receipts, Refund, Replenishing, Retry, Setting, SettingsError,
-    Timestamp, Unlimited, Waiting,
+    Answer, Ask, Back, Denied, Detail, Hints, How, Idle, Lease, Limiter, LimiterExt, LimiterId,
+    NotGranted, QueueLimiter, Read, Reading, Replenishing, Retry, Returned, Setting, SettingsError,
+    Timestamp, Unlimited,
 };
 
 /// A limiter that keeps denying for a time after a denial.
@@ -338,52 +335,16 @@ impl<L: Limiter, W: Word> Penalty<L, W> {
         Lease::try_acquire_at(self, now, n)
     }
 
-    /// Returns the result of `take`, if no penalty is in force. A denial may start one.
-    #[inline(always)]
-    fn judge<T>(
-        &self,
-        now: Timestamp,
-        permits: u32,
-        take: impl FnOnce(&L) -> Result<T, Denied>,
-    ) -> Result<T, Denied> {
-        let until = self.until.load(Relaxed);
-        if self.hold.is_on(until, now) {
-            return Err(Denied::Penalized { now, permits });
+    /// Tells what goes with a denial, with the end of the penalty.
+    #[cold]
+    fn tell(&self, seen: &Cell<Option<Detail>>, denied: Denied) {
+        if let Some(inner) = seen.get() {
+            let detail = self.penalized(self.until.load(Relaxed), inner);
+            seen.set(Some(Detail {
+                decision: Err(denied),
+                ..detail
+            }));
         }
-        match take(&self.limiter) {
-            Ok(taken) => {
-                if permits > 0 {
-                    self.hold.clear(&self.until, until, now);
-                }
-                Ok(taken)
-            }
-            Err(denied) => {
-                if permits > 0 {
-                    self.punish(now, denied);
-                }
-                Err(denied)
-            }
-        }
-    }
-
-    /// Returns the result of `take`, if no penalty is in force. A denial is not final, and starts
-    /// none.
-    #[inline(always)]
-    fn judge_attempt<T>(
-        &self,
-        now: Timestamp,
-        permits: u32,
-        take: impl FnOnce(&L) -> Result<T, Denied>,
-    ) -> Result<T, Denied> {
-        let until = self.until.load(Relaxed);
-        if self.hold.is_on(until, now) {
-            return Err(Denied::Penalized { now, permits });
-        }
-        let taken = take(&self.limiter)?;
-        if permits > 0 {
-            self.hold.clear(&self.until, until, now);
-        }
-        Ok(taken)
     }
 
     /// Returns what goes with a denial, or a look, of which the inner limiter says `inner`, and the
@@ -417,125 +378,86 @@ impl<L: Limiter, W: Word> Penalty<L, W> {
 
 impl<L: QueueLimiter, W: Word> QueueLimiter for Penalty<L, W> {
     const SHARED: bool = L::SHARED;
-
-    #[inline]
-    fn release_watched(&self, n: u32) -> Waiting {
-        self.limiter.release_watched(n)
-    }
-
-    fn watch(&self, waits: bool) {
-        self.limiter.watch(waits);
-    }
-
-    const NOTES: bool = L::NOTES;
-
-    fn take_noted_at(
-        &self,
-        now: Timestamp,
-        n: u32,
-        notes: &mut Receipts,
-    ) -> Result<Receipt, Denied> {
-        // As `attempt_at`: the queue asks more than once for a request.
-        self.judge_attempt(now, n, |limiter| limiter.take_noted_at(now, n, notes))
-    }
-
-    fn refund_noted_at(&self, now: Timestamp, n: u32, receipt: Receipt, notes: Receipts) -> u32 {
-        self.limiter.refund_noted_at(now, n, receipt, notes)
-    }
-
-    fn held(&self) -> u64 {
-        self.limiter.held()
-    }
 }
 
 impl<L: Replenishing, W: Word> Replenishing for Penalty<L, W> {}
 
 impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.judge(now, n, |limiter| limiter.take_at(now, n))
-    }
-
-    fn take_explained_at(&self, now: Timestamp, n: u32) -> (Result<Receipt, Denied>, Detail) {
-        let mut inner = None;
-        let taken = self.judge(now, n, |limiter| {
-            let (taken, detail) = limiter.take_explained_at(now, n);
-            inner = Some(detail);
-            taken
-        });
-        let detail = match (inner, outcome(&taken)) {
-            // No penalty was on.
-            (Some(detail), Ok(())) => detail,
-            (Some(detail), _) => self.penalized(self.until.load(Relaxed), detail),
-            (None, decision) => {
-                let inner = self.limiter.explain_at(now, n);
-                let detail = self.penalized(self.until.load(Relaxed), inner);
-                Detail { decision, ..detail }
-            }
-        };
-        (taken, detail)
-    }
-
-    fn explain_at(&self, now: Timestamp, n: u32) -> Detail {
+    #[inline(always)]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, permits, how, seen) = (ask.now(), ask.permits(), ask.how(), ask.detail());
         let until = self.until.load(Relaxed);
-        let detail = self.penalized(until, self.limiter.explain_at(now, n));
-        let decision = if self.hold.is_on(until, now) {
-            Err(Denied::Penalized { now, permits: n })
-        } else {
-            detail.decision
+        if self.hold.is_on(until, now) {
+            let denied = Denied::Penalized { now, permits };
+            if let Some(seen) = seen {
+                seen.set(Some(self.limiter.explain_at(now, permits)));
+                self.tell(seen, denied);
+            }
+            return Answer::Denied(denied);
+        }
+        let answer = self.limiter.decide(ask);
+        if permits > 0 && how != How::Look {
+            match &answer {
+                Answer::Granted(_) | Answer::Undone => {
+                    self.hold.clear(&self.until, until, now);
+                }
+                // The caller says whether the denial of an attempt is final.
+                Answer::Denied(denied) if how == How::Take => self.punish(now, *denied),
+                _ => {}
+            }
+        }
+        if let (Answer::Denied(denied), Some(seen)) = (&answer, seen) {
+            self.tell(seen, *denied);
+        }
+        answer
+    }
+
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        let ended = match back {
+            Back::NotGranted {
+                now,
+                permits: permits @ 1..,
+                why: NotGranted::Denied,
+            } => Some(Denied::Exhausted { now, permits }),
+            _ => None,
         };
-        Detail { decision, ..detail }
-    }
-
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        if self.is_on_at(now) {
-            return Err(Denied::Penalized { now, permits: n });
+        let returned = self.limiter.give_back(back);
+        if let Some(denied @ Denied::Exhausted { now, .. }) = ended {
+            if !self.is_on_at(now) {
+                self.punish(now, denied);
+            }
         }
-        self.limiter.peek_at(now, n)
+        returned
     }
 
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.limiter.refund_at(now, n, receipt)
-    }
-
-    fn id(&self) -> Option<LimiterId> {
-        // Around a stateless limiter, no id: a composition need not ask for all its permits at
-        // once.
-        self.limiter.id().and(LimiterId::of(self))
-    }
-
-    #[inline]
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        Some(self)
-    }
-
-    #[inline]
-    fn release(&self, n: u32) {
-        self.limiter.release(n);
-    }
-
-    /// Returns 0 while a penalty is in force.
-    fn available_at(&self, now: Timestamp) -> u64 {
-        if self.is_on_at(now) {
-            0
-        } else {
-            self.limiter.available_at(now)
-        }
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limiter.capacity()
-    }
-
+    /// No permits are available while a penalty is in force.
+    ///
     /// In use while a penalty is in force or denials count. Otherwise as the inner limiter, but
     /// idle no earlier than the end of both.
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        let inner = self.limiter.idle_at(now);
-        let inner = match &self.spared {
-            Some(spared) => spared.idle(self.denials.load(Relaxed), now, inner),
-            None => inner,
+    fn read(&self, mut read: Read<'_>) -> Reading {
+        let now = read.now();
+        if let Some(denied) = read.denied() {
+            read.offer(metadata::RETRY_AFTER, || self.retry(denied));
+            read.offer(metadata::REASON_PHRASE, || denied.reason());
+        }
+        let inner = self.limiter.read(read.by_ref());
+        // A penalty uses no permits.
+        read.offer(metadata::USED_SHARE, || Used::from(inner));
+        let idle = match &self.spared {
+            Some(spared) => spared.idle(self.denials.load(Relaxed), now, inner.idle),
+            None => inner.idle,
         };
-        self.hold.idle(self.until.load(Relaxed), now, inner)
+        let until = self.until.load(Relaxed);
+        Reading {
+            available: if self.hold.is_on(until, now) {
+                0
+            } else {
+                inner.available
+            },
+            idle: self.hold.idle(until, now, idle),
+            ..inner
+        }
     }
 
     /// Returns the later of the penalty's end and the inner limiter's answer.
@@ -554,65 +476,19 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
         self.hold.retry(self.until.load(Relaxed), now, inner)
     }
 
-    fn metadata(&self, now: Timestamp, denied: Option<Denied>, offers: &mut Metadata<'_>) {
-        if let Some(denied) = denied {
-            offers.offer(metadata::RETRY_AFTER, || self.retry(denied));
-            offers.offer(metadata::REASON_PHRASE, || denied.reason());
+    fn id(&self) -> Option<LimiterId> {
+        // Around a stateless limiter, no id: a composition need not ask for all its permits at
+        // once.
+        self.limiter.id().and(LimiterId::of(self))
+    }
+
+    /// The end of a penalty depends on the time, so it never decides within an interval.
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints {
+            decides_within: false,
+            ..self.limiter.hints()
         }
-        self.limiter.metadata(now, denied, offers);
-    }
-}
-
-impl<L: Limiter, W: Word> Composable for Penalty<L, W> {
-    #[inline]
-    fn plan_at(&self, now: Timestamp, n: u32) -> Result<Plan, Denied> {
-        if self.is_on_at(now) {
-            return Err(Denied::Penalized { now, permits: n });
-        }
-        plan(&self.limiter, now, n)
-    }
-
-    #[inline]
-    fn take_as_planned_at(&self, now: Timestamp, n: u32, plan: Plan) -> Result<Receipt, Denied> {
-        self.judge(now, n, |limiter| take_as_planned(limiter, now, n, plan))
-    }
-
-    #[inline]
-    fn is_composed(&self) -> bool {
-        as_composed(&self.limiter).is_some()
-    }
-
-    fn take_then(
-        &self,
-        now: Timestamp,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Denied> {
-        self.judge(now, n, |limiter| limiter.take_at_then(now, n, rest))
-    }
-
-    fn attempt_at(&self, now: Timestamp, n: u32, plan: Option<Plan>) -> Result<Receipt, Denied> {
-        self.judge_attempt(now, n, |limiter| attempt(limiter, now, n, plan))
-    }
-
-    fn attempt_then(
-        &self,
-        now: Timestamp,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Denied> {
-        self.judge_attempt(now, n, |limiter| attempt_then(limiter, now, n, rest))
-    }
-
-    fn not_granted(&self, now: Timestamp, n: u32, why: NotGranted) {
-        not_granted(&self.limiter, now, n, why);
-        if why == NotGranted::Denied && n > 0 && !self.is_on_at(now) {
-            self.punish(now, Denied::Exhausted { now, permits: n });
-        }
-    }
-
-    fn cancelled(&self, n: u32) {
-        cancelled(&self.limiter, n);
     }
 }
 

@@ -4,11 +4,15 @@
 #[macro_use]
 #[path = "registry.rs"]
 mod registry;
+#[path = "own.rs"]
+mod own;
 
 use core::fmt::Debug;
 use core::time::Duration;
 
 use portcullis_core::{Limiter, SettingsError, Word};
+
+use own::Own;
 
 /// A limiter of any kind, whose state can be printed.
 pub(crate) trait Subject: Limiter + Debug + Send + Sync + 'static {}
@@ -68,8 +72,8 @@ macro_rules! constructors {
             )*
         }
 
-        /// Runs `work` on limiters of each type, on words of `W`: of `limit` permits, which are
-        /// replenished within `time`, if by time at all.
+        /// Runs `work` on limiters of each type, and on each in a wrapper of a user's own, on words
+        /// of `W`: of `limit` permits, which are replenished within `time`, if by time at all.
         pub(crate) fn for_each<W: Word>(limit: u64, time: Duration, work: &mut impl ForEach) {
             $(
                 let kind = Kind {
@@ -77,9 +81,10 @@ macro_rules! constructors {
                     back: Back::$back,
                     denial: Denial::$denial,
                 };
-                work.each(kind, || {
-                    new::$name::<W>(limit, time).expect("settings that fit")
-                });
+                let new = || new::$name::<W>(limit, time).expect("settings that fit");
+                work.each(kind, new);
+                let name = concat!(stringify!($name), " in a wrapper");
+                work.each(Kind { name, ..kind }, || Own(new()));
             )*
         }
     };

@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Debug, Display};
 
-use portcullis_core::{Denied, Detail, Limiter, Retry, Timestamp};
+use portcullis_core::{Denied, Detail, Limiter, LimiterExt, Retry, Timestamp};
 
 use super::draws::Draws;
 use super::model::{Model, Verdict};

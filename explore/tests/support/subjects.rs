@@ -5,12 +5,12 @@ use core::hash::{BuildHasherDefault, Hasher};
 use core::time::Duration;
 
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, AllLease, AllOf, Composable, Concurrency, ConcurrencyRules,
-    ConcurrencyShares, CooldownWindow, Counted, Denied, Escalation, FixedWindow,
-    FixedWindowBuilder, FixedWindowRules, Idle, Interval, IntoRules, Keyed, KeyedArray, KeyedList,
-    LeaseId, LeasePool, Limiter, LimiterId, Line, Penalty, Rate, Receipt, Reservation, Retry,
-    Slice, SlicedBucket, SlicedBucketBuilder, SlidingWindow, Threshold, Timestamp, TokenBucket,
-    TokenBucketBuilder, TokenBucketRules, WarmingBucket, Word,
+    AdjustableBucket, AdjustableWindow, AllLease, AllOf, Answer, Ask, Back, Concurrency,
+    ConcurrencyRules, ConcurrencyShares, CooldownWindow, Counted, Denied, Escalation, FixedWindow,
+    FixedWindowBuilder, FixedWindowRules, Hints, Idle, Interval, IntoRules, Keyed, KeyedArray,
+    KeyedList, LeaseId, LeasePool, Limiter, LimiterId, Line, Penalty, Rate, Read, Reading,
+    Reservation, Retry, Returned, Slice, SlicedBucket, SlicedBucketBuilder, SlidingWindow,
+    Threshold, Timestamp, TokenBucket, TokenBucketBuilder, TokenBucketRules, WarmingBucket, Word,
 };
 
 use super::draws::Draws;
@@ -1116,48 +1116,41 @@ table!(
 struct Within<'a>(&'a dyn Limiter);
 
 impl Limiter for Within<'_> {
-    fn id(&self) -> Option<LimiterId> {
-        self.0.id()
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if let Some(interval) = Interval::new(now, now) {
+            if self.0.hints().decides_within {
+                let answer = self.0.decide(Ask::new(interval, n, ask.how()));
+                if answer != Answer::TimeMatters {
+                    return answer;
+                }
+            }
+        }
+        self.0.decide(ask)
     }
 
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        self.0.as_composable()
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.0.give_back(back)
     }
 
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        let interval = Interval::new(now, now);
-        let taken = interval.and_then(|interval| self.0.take_within(interval, n));
-        taken.unwrap_or_else(|| self.0.take_at(now, n))
-    }
-
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        let interval = Interval::new(now, now);
-        let looked = interval.and_then(|interval| self.0.peek_within(interval, n));
-        looked.unwrap_or_else(|| self.0.peek_at(now, n))
-    }
-
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> portcullis_core::Refund {
-        self.0.refund_at(now, n, receipt)
-    }
-
-    fn release(&self, n: u32) {
-        self.0.release(n);
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.0.available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.0.capacity()
-    }
-
-    fn idle_at(&self, now: Timestamp) -> Idle {
-        self.0.idle_at(now)
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.0.read(read)
     }
 
     fn retry(&self, denied: Denied) -> Retry {
         self.0.retry(denied)
+    }
+
+    fn id(&self) -> Option<LimiterId> {
+        self.0.id()
+    }
+
+    fn hints(&self) -> Hints {
+        if self.0.hints().one_receipt {
+            Hints::ONE_RECEIPT
+        } else {
+            Hints::NONE
+        }
     }
 }
 
@@ -1475,21 +1468,18 @@ pub(crate) struct Counting {
 }
 
 impl Limiter for Sliding<u64> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.window.take_at(now, n)
-    }
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> portcullis_core::Refund {
-        self.window.refund_at(now, n, receipt)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.window.decide(ask)
     }
 
-    fn release(&self, _: u32) {}
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.window.give_back(back)
+    }
 
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.window.available_at(now)
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.window.read(read)
     }
-    fn capacity(&self) -> u64 {
-        Limiter::capacity(&self.window)
-    }
+
     fn retry(&self, denied: Denied) -> Retry {
         self.window.retry(denied)
     }
@@ -1637,21 +1627,24 @@ pub(crate) struct Twice {
 struct Bare<'a>(&'a TokenBucket);
 
 impl Limiter for Bare<'_> {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.0.take_at(now, n)
-    }
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> portcullis_core::Refund {
-        self.0.refund_at(now, n, receipt)
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        self.0.decide(ask)
     }
 
-    fn release(&self, _: u32) {}
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.0.give_back(back)
+    }
 
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.0.available_at(now)
+    fn read(&self, read: Read<'_>) -> Reading {
+        let now = read.now();
+        Reading {
+            available: self.0.available_at(now),
+            capacity: self.0.burst(),
+            idle: Idle::InUse,
+            held: 0,
+        }
     }
-    fn capacity(&self) -> u64 {
-        self.0.burst()
-    }
+
     fn retry(&self, denied: Denied) -> Retry {
         self.0.retry(denied)
     }

@@ -5,7 +5,10 @@ use core::mem::{ManuallyDrop, needs_drop};
 use core::ops::Deref;
 use core::ptr;
 
-use portcullis_core::{AllOf, Denied, Limiter, Plan, Receipt, Retry, Timestamp};
+use portcullis_core::{
+    AllOf, Answer, Ask, Back, Denied, Idle, Limiter, LimiterExt, Read, Reading, Receipt, Retry,
+    Returned, Timestamp,
+};
 
 use super::op::{Call, Log, Op, Outcome, Verb, at};
 
@@ -278,12 +281,10 @@ impl<S: Subject> World<S> {
             ),
             Op::Planned { now, n, slot } => {
                 let outcome = self.subject.with(|limiter| {
-                    let Some(composable) = limiter.as_composable() else {
-                        limiter.peek_at(at(now), n)?;
-                        return limiter.take_at(at(now), n);
-                    };
-                    let plan = composable.plan_at(at(now), n)?;
-                    composable.take_as_planned_at(at(now), n, plan)
+                    let now = at(now);
+                    let plan = limiter.decide(Ask::look(now, n)).planned(now, n)?;
+                    let take = Ask::take(now, n).as_planned(plan);
+                    limiter.decide(take).taken(now, n)
                 });
                 taken(slot, n, outcome)
             }
@@ -375,23 +376,25 @@ impl<S: Subject> World<S> {
 struct Fickle;
 
 impl Limiter for Fickle {
-    fn take_at(&self, now: Timestamp, permits: u32) -> Result<Receipt, Denied> {
-        Err(Denied::Refused { now, permits })
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, permits) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            return Answer::from(Ok(()));
+        }
+        Answer::Denied(Denied::Refused { now, permits })
     }
 
-    fn peek_at(&self, _: Timestamp, _: u32) -> Result<(), Denied> {
-        Ok(())
+    fn give_back(&self, _: Back<'_>) -> Returned {
+        Returned::NOTHING
     }
 
-    fn refund_at(&self, _: Timestamp, n: u32, rest: Receipt) -> portcullis_core::Refund {
-        self.release(n);
-        portcullis_core::Refund { permits: 0, rest }
-    }
-
-    fn release(&self, _: u32) {}
-
-    fn available_at(&self, _: Timestamp) -> u64 {
-        u64::MAX
+    fn read(&self, _: Read<'_>) -> Reading {
+        Reading {
+            available: u64::MAX,
+            capacity: u64::MAX,
+            idle: Idle::InUse,
+            held: 0,
+        }
     }
 
     fn retry(&self, _: Denied) -> Retry {

@@ -6,9 +6,9 @@ use core::time::Duration;
 
 use portcullis_core::{
     Address, Concurrency, ConcurrencyRules, Denied, FixedWindow, FixedWindowRules, Idle, Key,
-    Keyed, KeyedArray, KeyedWord, Keys, Lease, Limiter, Line, Penalty, Rate, Retry, Seed,
-    SeedFixed, Setting, SettingsError, SlidingWindow, Timestamp, TokenBucket, TokenBucketRules,
-    Word,
+    Keyed, KeyedArray, KeyedWord, Keys, Lease, Limiter, LimiterExt, Line, Penalty, Rate, Retry,
+    Seed, SeedFixed, Setting, SettingsError, SlidingWindow, Timestamp, TokenBucket,
+    TokenBucketRules, Word,
 };
 
 use crate::draws::Draws;

@@ -2,7 +2,7 @@ use core::future::Future;
 use core::time::Duration;
 
 use portcullis_async::{Acquire, Hook, Queue, QueueClock, RawLock, Rejected};
-use portcullis_core::{Clock, Lease, Limiter, QueueLimiter};
+use portcullis_core::{Clock, Lease, LimiterExt, QueueLimiter};
 
 /// Where operations take their permits: a [`Queue`] around any limiter. Sealed.
 ///
@@ -19,7 +19,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Permits for Queue<L, C
 
 mod sealed {
     use super::{
-        Acquire, Clock, Duration, Future, Hook, Lease, Limiter, Queue, QueueClock, QueueLimiter,
+        Acquire, Clock, Duration, Future, Hook, Lease, LimiterExt, Queue, QueueClock, QueueLimiter,
         RawLock, Rejected,
     };
 
@@ -69,7 +69,7 @@ mod sealed {
         }
 
         fn holds(&self) -> bool {
-            QueueLimiter::held(self) > 0
+            LimiterExt::held(self) > 0
         }
 
         fn full_in(&self) -> Option<Duration> {

@@ -48,8 +48,8 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use portcullis_core::{
     Address, AnyRules, ConcurrencyRules, CooldownWindow, Denied, FixedWindow, FixedWindowRules,
-    Key, Keyed, KeyedArray, KeyedList, KeyedRules, Limiter, Line, Refunds, RulesAtRunTime,
-    Timestamp, TokenBucketRules,
+    Key, Keyed, KeyedArray, KeyedList, KeyedRules, Limiter, LimiterExt, Line, Refunds,
+    RulesAtRunTime, Timestamp, TokenBucketRules,
 };
 
 use super::starts::{Start, Starts};

@@ -32,8 +32,8 @@ use std::sync::{Arc, Weak};
 use arc_swap::{ArcSwap, Guard};
 use portcullis_async::{KeyedQueue, Order, QueueKey};
 use portcullis_core::{
-    Address, ByAddress, Composable, Denied, DeniedBy, Key, KeyHash, Limiter, LimitersByAddress,
-    QueueKeys, Receipt, Refund, Retry, Timestamp,
+    Address, Answer, Ask, Back, ByAddress, Denied, DeniedBy, Idle, Key, KeyHash, Limiter,
+    LimitersByAddress, QueueKeys, Read, Reading, Receipt, Retry, Returned, Timestamp,
 };
 
 use super::{KeyLimit, Notes, Several, Store, StoreDenied, Table, copy, penalized};
@@ -137,8 +137,67 @@ pub(crate) struct QueuedKey {
 }
 
 impl Limiter for QueuedKey {
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if ask.is_look() {
+            self.look(now, n).into()
+        } else {
+            self.take(now, n).into()
+        }
+    }
+
+    /// Refunds what cannot make a limit exceed its bound. Of several limits, only permits at once.
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        let Self { store, at, .. } = self;
+        let (now, n, receipt) = match back {
+            Back::Release { permits } => {
+                store.release_to_tables(*at, permits);
+                return Returned::NOTHING;
+            }
+            Back::Refund {
+                now,
+                permits,
+                receipt,
+                ..
+            } => (now, permits, receipt),
+            _ => return Returned::NOTHING,
+        };
+        let refund = match &*store.tables {
+            // Settlements count their refunds.
+            [Table::Bucket(_)] if !store.refunds[0].is_empty() => receipt.refunded(0),
+            [table] if store.seats.len() == 1 => table.key(*at).refund_at(now, n, receipt),
+            _ => {
+                store.release_to_tables(*at, n);
+                receipt.refunded(0)
+            }
+        };
+        refund.into()
+    }
+
+    fn read(&self, read: Read<'_>) -> Reading {
+        let Self { store, at, .. } = self;
+        let available = |limit| store.detail(*at, limit, read.now(), 0).available;
+        let capacity = |table: &Table| table.key(*at).capacity();
+        Reading {
+            available: (0..store.seats.len()).map(available).min().unwrap_or(0),
+            capacity: store.tables.iter().map(capacity).min().unwrap_or(0),
+            idle: Idle::InUse,
+            held: 0,
+        }
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        let limit = Some(0);
+        match self.store.retry(self.at, StoreDenied { limit, denied }) {
+            Retry::OnRelease if !self.hears_all => Retry::After(UNHEARD),
+            retry => retry,
+        }
+    }
+}
+
+impl QueuedKey {
     /// A denial by a limit without a queue is final: the request must not wait for that limit.
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let Self { store, at, .. } = self;
         store.attempt(*at, now, n).map_err(|by| match by.denied {
             // A slot, or the end of the penalty, comes with time.
@@ -151,54 +210,12 @@ impl Limiter for QueuedKey {
         })
     }
 
-    fn peek_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+    fn look(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         let Self { store, at, .. } = self;
         if let Some(by) = store.penalty_at(*at, now, n) {
             return Err(by.denied);
         }
         (0..store.seats.len()).try_for_each(|limit| store.peek(*at, limit, now, n))
-    }
-
-    /// Returns what cannot make a limit exceed its bound. Of several limits, only permits at once.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        let Self { store, at, .. } = self;
-        match &*store.tables {
-            // Settlements count their refunds.
-            [Table::Bucket(_)] if !store.refunds[0].is_empty() => receipt.refunded(0),
-            [table] if store.seats.len() == 1 => table.key(*at).refund_at(now, n, receipt),
-            _ => {
-                self.release(n);
-                receipt.refunded(0)
-            }
-        }
-    }
-
-    fn release(&self, n: u32) {
-        self.store.release_to_tables(self.at, n);
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        let Self { store, at, .. } = self;
-        let available = |limit| store.detail(*at, limit, now, 0).available;
-        (0..store.seats.len()).map(available).min().unwrap_or(0)
-    }
-
-    fn capacity(&self) -> u64 {
-        let Self { store, at, .. } = self;
-        let capacity = |table: &Table| table.key(*at).capacity();
-        store.tables.iter().map(capacity).min().unwrap_or(0)
-    }
-
-    fn retry(&self, denied: Denied) -> Retry {
-        let limit = Some(0);
-        match self.store.retry(self.at, StoreDenied { limit, denied }) {
-            Retry::OnRelease if !self.hears_all => Retry::After(UNHEARD),
-            retry => retry,
-        }
-    }
-
-    fn as_composable(&self) -> Option<&dyn Composable> {
-        None
     }
 }
 

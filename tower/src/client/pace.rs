@@ -34,7 +34,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use http::StatusCode;
 use portcullis_core::{
-    Denied, Limiter, QueueLimiter, Receipt, Refund, Retry, Timestamp, TokenBucket,
+    Answer, Ask, Back, Denied, Hints, Idle, Limiter, QueueLimiter, Read, Reading, Receipt, Retry,
+    Returned, Timestamp, TokenBucket,
 };
 
 use crate::fields::{Quota, Stated, Unit};
@@ -325,7 +326,74 @@ impl Known {
 }
 
 impl Limiter for Pace {
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, n) = (ask.now(), ask.permits());
+        if !ask.is_look() {
+            return self.take(now, n).into();
+        }
+        if u64::from(n.max(1)) <= self.available(now) {
+            ask.granted(Receipt::NONE)
+        } else {
+            Answer::Denied(Denied::Exhausted { now, permits: n })
+        }
+    }
+
+    /// Refunds what the request took from the bucket. The server has its own count, which its next
+    /// response tells.
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Release { permits } => {
+                self.end(permits);
+                Returned::NOTHING
+            }
+            Back::Refund {
+                now,
+                permits,
+                receipt,
+                ..
+            } => {
+                self.end(permits);
+                match &self.bucket {
+                    Some(bucket) => bucket.refund_at(now, permits, receipt).into(),
+                    None => receipt.refunded(0).into(),
+                }
+            }
+            _ => Returned::NOTHING,
+        }
+    }
+
+    fn read(&self, read: Read<'_>) -> Reading {
+        Reading {
+            available: self.available(read.now()),
+            capacity: u64::MAX,
+            idle: Idle::InUse,
+            held: self.state().in_flight,
+        }
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        let Denied::Exhausted { now, permits } = denied else {
+            return Retry::Never;
+        };
+        let refusal = self.refusal(&self.state(), now);
+        let bucket = self.bucket.as_ref().map(|bucket| {
+            bucket
+                .peek_at(now, permits)
+                .map_or_else(|denied| bucket.retry(denied), |()| Retry::At(now))
+        });
+        match (refusal, bucket) {
+            (Some(one), Some(other)) => one.longer(other, now),
+            (one, other) => one.or(other).unwrap_or(Retry::At(now)),
+        }
+    }
+
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT
+    }
+}
+
+impl Pace {
+    fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let mut state = self.state();
         if self.refusal(&state, now).is_some() {
             return Err(Denied::Exhausted { now, permits: n });
@@ -346,20 +414,7 @@ impl Limiter for Pace {
         Ok(receipt)
     }
 
-    /// Refunds what the request took from the bucket. The server has its own count, which its next
-    /// response tells.
-    fn refund_at(&self, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.release(n);
-        match &self.bucket {
-            Some(bucket) => bucket.refund_at(now, n, receipt),
-            None => Refund {
-                permits: 0,
-                rest: receipt,
-            },
-        }
-    }
-
-    fn release(&self, n: u32) {
+    fn end(&self, n: u32) {
         let mut state = self.state();
         state.in_flight = state.in_flight.saturating_sub(u64::from(n));
         // A grant that no task received has no sender that could be told.
@@ -368,7 +423,7 @@ impl Limiter for Pace {
         }
     }
 
-    fn available_at(&self, now: Timestamp) -> u64 {
+    fn available(&self, now: Timestamp) -> u64 {
         let state = self.state();
         if self.refusal(&state, now).is_some() {
             return 0;
@@ -384,34 +439,10 @@ impl Limiter for Pace {
             .min()
             .unwrap_or(u64::MAX)
     }
-
-    fn retry(&self, denied: Denied) -> Retry {
-        let Denied::Exhausted { now, permits } = denied else {
-            return Retry::Never;
-        };
-        let refusal = self.refusal(&self.state(), now);
-        let bucket = self.bucket.as_ref().map(|bucket| {
-            bucket
-                .peek_at(now, permits)
-                .map_or_else(|denied| bucket.retry(denied), |()| Retry::At(now))
-        });
-        match (refusal, bucket) {
-            (Some(one), Some(other)) => one.longer(other, now),
-            (one, other) => one.or(other).unwrap_or(Retry::At(now)),
-        }
-    }
 }
 
 impl QueueLimiter for Pace {
     const SHARED: bool = false;
-
-    const NOTES: bool = false;
-
-    fn watch(&self, _: bool) {}
-
-    fn held(&self) -> u64 {
-        self.state().in_flight
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! Admission of a new request: it is granted, queued or rejected.
 #![allow(unsafe_code)]
 
+use core::cell::Cell;
 use core::ptr::NonNull;
 use core::time::Duration;
 
-use portcullis_core::{Clock, Denied, Detail, Limiter, Receipt, Retry, Timestamp};
+use portcullis_core::{Clock, Denied, Detail, Limiter, Retry, Timestamp};
 
 use super::serve::take;
 use super::taken::Taken;
@@ -330,21 +331,17 @@ pub(super) enum Step<'q, Q: QueueConfig> {
     Again,
 }
 
-/// Returns the result of `take`, and what the limiter told of it. If the limiter was not asked,
-/// because requests are ahead or the queue is closed, `look` asks it. `retry` says when to retry.
-pub(crate) fn explained(
-    take: impl FnOnce(&mut Option<Detail>) -> Result<Receipt, Denied>,
+/// Tells what goes with a denial by a queue: what its limiter has told, or what `look` tells of it,
+/// and when the queue says to retry.
+pub(crate) fn tell_denial(
+    seen: &Cell<Option<Detail>>,
+    denied: Denied,
+    retry: Retry,
     look: impl FnOnce() -> Detail,
-    retry: impl FnOnce(Denied) -> Retry,
-) -> (Result<Receipt, Denied>, Detail) {
-    let mut told = None;
-    let taken = take(&mut told);
-    let mut detail = told.unwrap_or_else(look);
-    (detail.decision, detail.retry) = match &taken {
-        Ok(_) => (Ok(()), Retry::At(detail.now)),
-        Err(denied) => (Err(*denied), retry(*denied)),
-    };
-    (taken, detail)
+) {
+    let mut detail = seen.get().unwrap_or_else(look);
+    (detail.decision, detail.retry) = (Err(denied), retry);
+    seen.set(Some(detail));
 }
 
 /// Returns the earliest instant at which a request for `permits` can be granted if `ahead` permits

@@ -222,7 +222,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         // SAFETY: the head is linked, so it is filled and its request does not change.
         let (key, Request { min, max, .. }) = unsafe { Waiter::asks(head) };
         let limiter = self.source.at(key);
-        if !Q::Source::NOTES {
+        if !self.source.has_notes() {
             return take(
                 min,
                 max,

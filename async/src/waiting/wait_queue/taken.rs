@@ -56,7 +56,7 @@ impl<Q: QueueConfig> Taken<'_, Q> {
                 unless_unwinding(|| wait_queue.refund(key, at, permits, receipt, notes));
             }
         });
-        if Q::Source::NOTES && waiter != 0 {
+        if wait_queue.source.has_notes() && waiter != 0 {
             // The receipts are taken inside the lock without granting anything. A grant before the
             // refund would make the receipts worthless.
             notes.set(wait_queue.lists.lock(|lists| {
@@ -74,14 +74,14 @@ impl<Q: QueueConfig> Taken<'_, Q> {
 impl<Q: QueueConfig> WaitQueue<Q> {
     fn refund(&self, key: Key<Q>, at: Timestamp, permits: u32, receipt: Receipt, notes: Receipts) {
         self.give_back(key, |source| {
-            if Q::Source::NOTES {
+            if source.has_notes() {
                 source.refund_noted(key, at, permits, receipt, notes);
             } else {
                 let _ = source.at(key).refund_at(at, permits, receipt);
             }
             ((), Waiting::Unknown)
         });
-        if Q::Source::NOTES && self.pending.is_any::<Q::Lock>() {
+        if self.source.has_notes() && self.pending.is_any::<Q::Lock>() {
             self.grant_pending(&mut WakeBatch::new());
         }
     }

@@ -1,5 +1,5 @@
 //! Takes at a time that lies in an interval: see
-//! [`Limiter::take_within`](crate::Limiter::take_within).
+//! [`LimiterExt::take_within`](crate::LimiterExt::take_within).
 //!
 //! Transition: a take, as in [`keyed_list`](super). If each limit decides alike at every instant of
 //! the interval, up to the first that denies, and each next state is the same, then so are the

@@ -189,6 +189,10 @@ impl WordRules for ConcurrencyRules {
         receipt
     }
 
+    fn capacity(&self) -> u64 {
+        self.limit().into()
+    }
+
     fn available(&self, held: u64, _: Timestamp) -> u64 {
         u64::from(self.limit()).saturating_sub(held)
     }
@@ -231,9 +235,5 @@ impl TableRules for ConcurrencyRules {
 
     fn is_forgettable(&self, held: u64, _: Timestamp, _: Timestamp) -> bool {
         held == 0
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limit().into()
     }
 }

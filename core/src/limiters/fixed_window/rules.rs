@@ -399,6 +399,10 @@ impl<W: Word> WordRules for FixedWindowRules<W> {
         receipt
     }
 
+    fn capacity(&self) -> u64 {
+        self.limit()
+    }
+
     fn available(&self, state: u64, now: Timestamp) -> u64 {
         let stamp = self.layout.stamp(self.grid.index(now));
         let counted = self.layout.current(stamp, state).0;
@@ -462,10 +466,6 @@ impl<W: Word> TableRules for FixedWindowRules<W> {
         self.layout.ahead(stamp, end).is_some()
             && low_bits(self.layout.distance(stamp, end).into())
                 >= (position - self.grid.index(since)).min(self.layout.staleness())
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limit()
     }
 
     fn moved(&self, before: &Self, state: u64, now: Timestamp) -> u64 {

@@ -485,6 +485,10 @@ impl<W: Word> WordRules for TokenBucketRules<W> {
         Receipt::dated(left, receipt.time())
     }
 
+    fn capacity(&self) -> u64 {
+        self.burst()
+    }
+
     fn available(&self, used: u64, now: Timestamp) -> u64 {
         self.lattice().available(self.position(now), used)
     }
@@ -550,10 +554,6 @@ impl<W: Word> TableRules for TokenBucketRules<W> {
     fn is_forgettable_among(&self, used: u64, now: Timestamp, since: Timestamp) -> bool {
         let lattice = self.lattice();
         lattice.is_full_since(&self.ticks, used, now, since, 1)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.burst()
     }
 
     fn moved(&self, before: &Self, used: u64, now: Timestamp) -> u64 {

@@ -321,6 +321,10 @@ impl<W: Word> WordRules for WarmingRules<W> {
         Receipt::dated(left, receipt.time())
     }
 
+    fn capacity(&self) -> u64 {
+        self.burst()
+    }
+
     fn available(&self, state: u64, now: Timestamp) -> u64 {
         let (missing, parts) = self.settle(state, self.position(now));
         // Bisects: `has` holds up to the number searched for.

@@ -119,6 +119,63 @@ impl<L: QueueKeys, T: Borrow<Tally>> QueueKeys for Counted<L, T> {
     }
 }
 
+impl<L, T: Borrow<Tally>> Counted<L, T> {
+    /// Counts a final decision.
+    #[inline]
+    fn count<G>(&self, n: u32, decision: Result<G, Denied>) -> Result<G, Denied> {
+        self.tally().decided(n, &decision);
+        decision
+    }
+
+    /// Counts a grant. A denial is not final.
+    #[inline]
+    fn count_grant<G>(&self, n: u32, decision: Result<G, Denied>) -> Result<G, Denied> {
+        if decision.is_ok() {
+            self.tally().granted(n);
+        }
+        decision
+    }
+
+    /// Counts the final decision about a take that a composition undoes if another limit denies.
+    fn count_then(
+        &self,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+        take: impl FnOnce(&L, &mut dyn FnMut() -> bool) -> Result<bool, Denied>,
+    ) -> Result<bool, Denied> {
+        let granted = self.count_grant_then(n, rest, take);
+        if let Err(denied) = granted {
+            self.tally().not_granted(n, denied.into());
+        }
+        granted
+    }
+
+    /// The same for a take whose denial is not final.
+    fn count_grant_then(
+        &self,
+        n: u32,
+        rest: &mut dyn FnMut() -> bool,
+        take: impl FnOnce(&L, &mut dyn FnMut() -> bool) -> Result<bool, Denied>,
+    ) -> Result<bool, Denied> {
+        /// Permits that count as held until they are given back.
+        struct Held<'a>(&'a Tally, u32);
+        impl Drop for Held<'_> {
+            fn drop(&mut self) {
+                self.0.returned(self.1);
+            }
+        }
+        take(&self.limiter, &mut || {
+            self.tally().granted(n);
+            let held = Held(self.tally(), n);
+            let done = rest();
+            if done {
+                core::mem::forget(held);
+            }
+            done
+        })
+    }
+}
+
 impl<L: Table, T: Borrow<Tally>> Table for Counted<L, T> {
     #[inline]
     fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
