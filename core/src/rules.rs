@@ -197,14 +197,3 @@ pub enum Verdict {
     /// Denied: the state does not change.
     Denied(Denied),
 }
-
-impl Verdict {
-    /// The next state, if it changes, and the verdict.
-    #[inline(always)]
-    pub(crate) fn step(self) -> (Option<u64>, Self) {
-        match self {
-            Self::Granted(left) => (Some(left), self),
-            Self::Allowed | Self::Denied(_) => (None, self),
-        }
-    }
-}

@@ -1142,6 +1142,12 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
     fn hints(&self) -> Hints {
         Hints::ONE_RECEIPT
     }
+
+    /// Beside [`decide`](Limiter::decide) for its cost: the answer is not converted.
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.take::<false, ()>(now, n, ())
+    }
 }
 
 replenishing!([W: Word] AdjustableBucket<W>);

@@ -15,7 +15,7 @@ use crate::word::stamped::Started;
 use crate::word::{NativeWord, Word};
 use crate::{
     Answer, Ask, Back, Denied, Hints, Idle, IntoRules, Lease, Limiter, LimiterId, Read, Reading,
-    Retry, Returned, Setting, SettingsError, Timestamp,
+    Receipt, Retry, Returned, Setting, SettingsError, Timestamp,
 };
 
 /// A fixed window: grants at most `limit` permits in each window.
@@ -373,6 +373,12 @@ impl<W: Word> Limiter for FixedWindow<W> {
     #[inline(always)]
     fn hints(&self) -> Hints {
         Hints::ONE_RECEIPT.within_intervals()
+    }
+
+    /// Beside [`decide`](Limiter::decide) for its cost: the answer is not converted.
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.limiter.take(now, n)
     }
 }
 

@@ -816,6 +816,12 @@ impl<const MAX_SEGMENTS: usize, W: Word> Limiter for SlidingWindow<MAX_SEGMENTS,
     fn hints(&self) -> Hints {
         Hints::ONE_RECEIPT.within_intervals()
     }
+
+    /// Beside [`decide`](Limiter::decide) for its cost: the answer is not converted.
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.take(now, n, ())
+    }
 }
 
 impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {

@@ -14,7 +14,7 @@ use crate::sync::const_unless_loom;
 use crate::word::{NativeWord, Word};
 use crate::{
     Answer, Ask, Back, Denied, Hints, Idle, IntoRules, Lease, Limiter, LimiterId, Rate, Read,
-    Reading, Retry, Returned, SettingsError, Timestamp,
+    Reading, Receipt, Retry, Returned, SettingsError, Timestamp,
 };
 
 /// A token bucket: holds at most `burst` permits and gains permits at an exact rational [`Rate`].
@@ -529,6 +529,12 @@ impl<W: Word> Limiter for TokenBucket<W> {
     #[inline(always)]
     fn hints(&self) -> Hints {
         Hints::ONE_RECEIPT.within_intervals()
+    }
+
+    /// Beside [`decide`](Limiter::decide) for its cost: the answer is not converted.
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.limiter.take(now, n)
     }
 }
 

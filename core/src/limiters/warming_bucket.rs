@@ -11,8 +11,8 @@ use crate::rules::word_limiter::WordLimiter;
 use crate::sync::const_unless_loom;
 use crate::word::{NativeWord, Word};
 use crate::{
-    Answer, Ask, Back, Denied, Hints, Idle, Lease, Limiter, LimiterId, Rate, Read, Reading, Retry,
-    Returned, SettingsError, Timestamp,
+    Answer, Ask, Back, Denied, Hints, Idle, Lease, Limiter, LimiterId, Rate, Read, Reading,
+    Receipt, Retry, Returned, SettingsError, Timestamp,
 };
 
 /// A token bucket whose rate warms up: after the bucket was unused, permits return slowly at
@@ -366,6 +366,12 @@ impl<W: Word> Limiter for WarmingBucket<W> {
     #[inline(always)]
     fn hints(&self) -> Hints {
         Hints::ONE_RECEIPT.within_intervals()
+    }
+
+    /// Beside [`decide`](Limiter::decide) for its cost: the answer is not converted.
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.limiter.take(now, n)
     }
 }
 

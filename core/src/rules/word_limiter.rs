@@ -85,7 +85,10 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
     #[inline(always)]
     pub(crate) fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let request = self.rules.request(now, n)?;
-        let verdict = exchange!(self, |state| self.rules.judge(state, request).step());
+        let verdict = exchange!(self, |state| match self.rules.judge(state, request) {
+            granted @ Verdict::Granted(left) => (Some(left), granted),
+            other => (None, other),
+        });
         self.outcome(now, verdict)
     }
 
@@ -179,7 +182,10 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
         now: Timestamp,
         judge: impl Fn(u64) -> Verdict,
     ) -> Result<Receipt, Denied> {
-        let verdict = exchange!(self, |state| judge(state).step());
+        let verdict = exchange!(self, |state| match judge(state) {
+            granted @ Verdict::Granted(left) => (Some(left), granted),
+            other => (None, other),
+        });
         self.outcome(now, verdict)
     }
 
