@@ -687,7 +687,7 @@ impl<T: Limits> fmt::Debug for AllLease<T> {
 #[cold]
 #[inline(never)]
 fn grant_named_twice<T: Limits>(
-    request: &Request<'_, T, false>,
+    request: Request<'_, T, false>,
     rest: impl FnOnce() -> Result<(), Stop>,
 ) -> Result<(), Stop> {
     request.take_all(rest)
@@ -752,7 +752,8 @@ impl Stop {
 
 /// A request to all limits. `DISTINCT` if the limits are known to be different.
 ///
-/// When and how it is are constants of the caller. All functions in between are inlined.
+/// When and how it is are constants of the caller. All functions in between are inlined. Those that
+/// are not get a copy, so that the address of the request is never needed: it stays constants.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Request<'a, T: ?Sized, const DISTINCT: bool> {
@@ -763,6 +764,15 @@ pub struct Request<'a, T: ?Sized, const DISTINCT: bool> {
     kept: Option<&'a Kept>,
     whole: &'a T,
 }
+
+impl<T: ?Sized, const DISTINCT: bool> Clone for Request<'_, T, DISTINCT> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: ?Sized, const DISTINCT: bool> Copy for Request<'_, T, DISTINCT> {}
 
 impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
     /// How many times the limiter at `index` is named, or `None` if an earlier place already
@@ -884,7 +894,7 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
     /// Takes from a limit that may take from several others, and calls `rest` inside of that.
     #[cold]
     fn take_around<L: Limiter + ?Sized>(
-        &self,
+        self,
         place: Place,
         limiter: &L,
         n: u32,
@@ -925,7 +935,7 @@ impl<T: Limits> Request<'_, T, false> {
     #[inline(always)]
     fn grant(self, rest: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
         if !self.whole.are_distinct() {
-            return grant_named_twice(&self, rest);
+            return grant_named_twice(self, rest);
         }
         let Self {
             when,
@@ -966,13 +976,13 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
     /// permits and looks again.
     #[cold]
     #[inline(never)]
-    fn look_again(&self, stop: Stop) -> Result<T::Plans, Stop> {
+    fn look_again(self, stop: Stop) -> Result<T::Plans, Stop> {
         let Stop::Denied(by) = stop else {
             return Err(stop);
         };
         match self.stopped_by(by) {
             Some(stop) => Err(stop),
-            None => self.whole.look(self),
+            None => self.whole.look(&self),
         }
     }
 

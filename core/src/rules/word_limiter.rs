@@ -16,27 +16,6 @@ use crate::{
     Returned, Tell, Timestamp, When,
 };
 
-/// Exchanges the word of a limiter for the state that a step returns, if any, and evaluates to what
-/// the step returned for the word that it decided on. All transitions use this loop.
-///
-/// It is no function of a closure, because a closure cannot be inlined for certain.
-macro_rules! exchange {
-    ($limiter:expr, |$state:ident| $step:expr) => {{
-        let word = $limiter.place.word();
-        let mut $state = word.load(Relaxed);
-        loop {
-            let (next, outcome) = $step;
-            let Some(next) = next else {
-                break outcome;
-            };
-            match word.compare_exchange_weak($state, next, Relaxed, Relaxed) {
-                Ok(_) => break outcome,
-                Err(newer) => $state = newer,
-            }
-        }
-    }};
-}
-
 /// Rules, and the place of the word: the limiter itself, or a place of the caller's.
 #[derive(Debug)]
 pub(crate) struct WordLimiter<R: WordRules, P = AtomicWord<<R as WordRules>::Word>> {
@@ -82,14 +61,31 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
         self.place.word().load(Relaxed)
     }
 
+    /// Exchanges the word for the state that `step` returns, if any, and returns what `step`
+    /// returned for the word that it decided on. All transitions use this loop.
+    #[inline(always)]
+    pub(crate) fn exchange<T>(&self, step: impl Fn(u64) -> (Option<u64>, T)) -> T {
+        let mut state = self.state();
+        loop {
+            let (next, outcome) = step(state);
+            let Some(next) = next else {
+                return outcome;
+            };
+            match self
+                .place
+                .word()
+                .compare_exchange_weak(state, next, Relaxed, Relaxed)
+            {
+                Ok(_) => return outcome,
+                Err(newer) => state = newer,
+            }
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let request = self.rules.request(now, n)?;
-        let verdict = exchange!(self, |state| match self.rules.judge(state, request) {
-            granted @ Verdict::Granted(left) => (Some(left), granted),
-            other => (None, other),
-        });
-        self.outcome(now, verdict)
+        self.judge(now, |state| self.rules.judge(state, request))
     }
 
     /// Takes as [`take`](Self::take) does, and returns what the rules tell about the state that the
@@ -101,7 +97,7 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
     ) -> (Result<Receipt, Denied>, Detail) {
         let rules = &self.rules;
         let (state, taken) = match rules.request(now, n) {
-            Ok(request) => exchange!(self, |state| match rules.judge(state, request) {
+            Ok(request) => self.exchange(|state| match rules.judge(state, request) {
                 Verdict::Granted(left) => (Some(left), (left, Ok(rules.receipt(left, now)))),
                 Verdict::Allowed => (None, (state, Ok(Receipt::NONE))),
                 Verdict::Denied(denied) => (None, (state, Err(denied))),
@@ -182,7 +178,7 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
         now: Timestamp,
         judge: impl Fn(u64) -> Verdict,
     ) -> Result<Receipt, Denied> {
-        let verdict = exchange!(self, |state| match judge(state) {
+        let verdict = self.exchange(|state| match judge(state) {
             granted @ Verdict::Granted(left) => (Some(left), granted),
             other => (None, other),
         });
@@ -211,7 +207,7 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
             Ok(ends) => ends,
             Err(denied) => return Some(Err(denied)),
         };
-        let verdict = exchange!(self, |state| match self.rules.judge_within(state, ends) {
+        let verdict = self.exchange(|state| match self.rules.judge_within(state, ends) {
             granted @ Some(Verdict::Granted(left)) => (Some(left), granted),
             other => (None, other),
         });
@@ -301,7 +297,7 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
         if n == 0 {
             return receipt.refunded(0);
         }
-        let restored = exchange!(self, |state| {
+        let restored = self.exchange(|state| {
             let restored = self.rules.refund(state, now, n, &receipt);
             (restored, restored)
         });

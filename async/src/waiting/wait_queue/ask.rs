@@ -62,39 +62,53 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ) -> Result<Grant, Denied> {
         let Request { min, max, .. } = request;
         let limiter = self.source.at(key);
-        let mut take = |n| {
-            let within = match when {
-                When::Now if limiter.hints().decides_within => self.clock.interval(),
-                _ => None,
-            };
-            if let Some(interval) = within {
-                let answer = limiter.decide(Ask::new(interval, n, How::Attempt));
-                if !matches!(answer, Answer::TimeMatters) {
-                    return answer.taken(interval.earliest(), n);
-                }
-            }
-            // The interval is read first, so that the time is never before it.
-            let now = self.time(when);
-            let ask = Ask::new(now, n, How::Attempt);
-            let answer = match notes.as_deref_mut() {
-                Some(notes) => {
-                    notes.clear();
-                    limiter.decide(ask.telling(Tell::Receipts(notes)))
-                }
-                None => limiter.decide(ask),
-            };
-            answer.taken(now, n)
-        };
+        // The larger part of a range first. A loop, so that the request is compiled once, into the
+        // caller: a closure that is called twice is not inlined.
+        let mut n = min;
         if max > min {
             let available = limiter.available_at(self.time(when));
-            let most = u32::try_from(available).unwrap_or(u32::MAX).clamp(min, max);
-            if most > min {
-                if let Ok(receipt) = take(most) {
-                    return Ok((most, receipt));
-                }
+            n = u32::try_from(available).unwrap_or(u32::MAX).clamp(min, max);
+        }
+        loop {
+            let notes = notes.as_deref_mut();
+            match self.attempt_once(&*limiter, n, when, notes) {
+                Ok(receipt) => return Ok((n, receipt)),
+                Err(denied) if n == min => return Err(denied),
+                Err(_) => n = min,
             }
         }
-        take(min).map(|receipt| (min, receipt))
+    }
+
+    /// Attempts to take `n` permits.
+    #[inline(always)]
+    fn attempt_once<L: Limiter>(
+        &self,
+        limiter: &L,
+        n: u32,
+        when: When,
+        notes: Option<&mut Receipts>,
+    ) -> Result<Receipt, Denied> {
+        let within = match when {
+            When::Now if limiter.hints().decides_within => self.clock.interval(),
+            _ => None,
+        };
+        if let Some(interval) = within {
+            let answer = limiter.decide(Ask::new(interval, n, How::Attempt));
+            if !matches!(answer, Answer::TimeMatters) {
+                return answer.taken(interval.earliest(), n);
+            }
+        }
+        // The interval is read first, so that the time is never before it.
+        let now = self.time(when);
+        let ask = Ask::new(now, n, How::Attempt);
+        let answer = match notes {
+            Some(notes) => {
+                notes.clear();
+                limiter.decide(ask.telling(Tell::Receipts(notes)))
+            }
+            None => limiter.decide(ask),
+        };
+        answer.taken(now, n)
     }
 
     /// Returns the time of a decision. The clock is read if the caller has not.
@@ -125,13 +139,13 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// Puts a request to a key's limiter, as `take_outside_lock` does.
     #[inline(always)]
     pub(crate) fn decide(&self, key: Key<Q>, ask: Ask<'_>) -> Answer {
-        let decided = self.take_outside_lock(key, || match self.source.at(key).decide(ask) {
-            granted @ Answer::Granted(_) => Ok(granted),
-            other => Err(other),
-        });
-        match decided {
-            Ok(answer) | Err(answer) => answer,
+        let panicking = self.grant_on_unwind(Self::bit(key));
+        let answer = self.source.at(key).decide(ask);
+        mem::forget(panicking);
+        if !matches!(answer, Answer::Granted(_)) {
+            self.serve_after_denial(key);
         }
+        answer
     }
 
     /// Serves the waiters of a key again after a denial outside the lock, if the limiter is a
