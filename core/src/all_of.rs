@@ -960,7 +960,13 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
     fn take_all(&self, rest: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
         let plans = match self.whole.look(self) {
             Ok(plans) => plans,
-            Err(stop) => self.look_again(stop)?,
+            Err(Stop::Denied(by)) => {
+                if let Some(stop) = self.stopped_by(by) {
+                    return Err(stop);
+                }
+                self.look_again()?
+            }
+            Err(stop) => return Err(stop),
         };
         if self.n == 0 {
             return rest();
@@ -972,21 +978,16 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         self.whole.take(self, &plans, rest)
     }
 
-    /// Asks the limit that denied once more with a take of its own. If it grants now, returns the
-    /// permits and looks again.
+    /// Looks again, after the limit that denied has changed its mind.
     #[cold]
     #[inline(never)]
-    fn look_again(self, stop: Stop) -> Result<T::Plans, Stop> {
-        let Stop::Denied(by) = stop else {
-            return Err(stop);
-        };
-        match self.stopped_by(by) {
-            Some(stop) => Err(stop),
-            None => self.whole.look(&self),
-        }
+    fn look_again(self) -> Result<T::Plans, Stop> {
+        self.whole.look(&self)
     }
 
-    /// What stops the request at the limit that denied it in the look; `None` if nothing does now.
+    /// Asks the limit that denied in the look once more with a take of its own. If it grants now,
+    /// returns the permits. Returns what stops the request; `None` if nothing does now.
+    #[inline(always)]
     fn stopped_by(&self, by: DeniedBy) -> Option<Stop> {
         let Some(limiter) = self.whole.get(by.index).filter(|_| self.n > 0) else {
             return Some(Stop::Denied(by));
