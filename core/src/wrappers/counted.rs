@@ -181,17 +181,24 @@ impl<L: Limiter, T: Borrow<Tally>> Limiter for Counted<L, T> {
     #[inline(always)]
     fn decide(&self, ask: Ask<'_>) -> Answer {
         let (n, is_final) = (ask.permits(), ask.is_final());
-        let answer = self.limiter.decide(ask);
-        match answer {
-            Answer::Granted(_) => self.tally().granted(n),
-            Answer::Denied(denied) if is_final => self.tally().not_granted(n, denied.into()),
+        match self.limiter.decide(ask) {
+            Answer::Granted(receipt) => {
+                self.tally().granted(n);
+                Answer::Granted(receipt)
+            }
+            Answer::Denied(denied) => {
+                if is_final {
+                    self.tally().not_granted(n, denied.into());
+                }
+                Answer::Denied(denied)
+            }
             Answer::Undone => {
                 self.tally().granted(n);
                 self.tally().returned(n);
+                Answer::Undone
             }
-            _ => {}
+            other => other,
         }
-        answer
     }
 
     #[inline(always)]

@@ -395,21 +395,31 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
             }
             return Answer::Denied(denied);
         }
-        let answer = self.limiter.decide(ask);
-        if permits > 0 && how != How::Look {
-            match &answer {
-                Answer::Granted(_) | Answer::Undone => {
+        // Each answer is returned where it is made: the answers are not merged, and then told
+        // apart again.
+        match self.limiter.decide(ask) {
+            Answer::Granted(receipt) => {
+                if permits > 0 {
                     self.hold.clear(&self.until, until, now);
                 }
-                // The caller says whether the denial of an attempt is final.
-                Answer::Denied(denied) if how == How::Take => self.punish(now, *denied),
-                _ => {}
+                Answer::Granted(receipt)
             }
+            Answer::Denied(denied) => {
+                // The caller says whether the denial of an attempt is final.
+                if permits > 0 && how == How::Take {
+                    self.punish(now, denied);
+                }
+                if let Some(seen) = seen {
+                    self.tell(seen, denied);
+                }
+                Answer::Denied(denied)
+            }
+            Answer::Undone if permits > 0 => {
+                self.hold.clear(&self.until, until, now);
+                Answer::Undone
+            }
+            other => other,
         }
-        if let (Answer::Denied(denied), Some(seen)) = (&answer, seen) {
-            self.tell(seen, *denied);
-        }
-        answer
     }
 
     #[inline(always)]
