@@ -462,6 +462,7 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
     }
 
     /// Returns the permits available at `now` under `limit`.
+    #[inline]
     fn within(&self, limit: u64, now: Timestamp) -> u64 {
         self.room(self.state.load(Acquire), limit, self.epoch(now))
     }

@@ -24,8 +24,8 @@ use crate::word::stamped::Started;
 use crate::word::{AtomicWord, NativeWord, Word};
 use crate::{
     Answer, Ask, Back, Denied, Detail, Hints, How, Idle, Lease, Limiter, LimiterExt, LimiterId,
-    NotGranted, QueueLimiter, Read, Reading, Replenishing, Retry, Returned, Setting, SettingsError,
-    Timestamp, Unlimited,
+    NotGranted, QueueLimiter, Read, Reading, Receipt, Replenishing, Retry, Returned, Setting,
+    SettingsError, Timestamp, Unlimited,
 };
 
 /// A limiter that keeps denying for a time after a denial.
@@ -490,6 +490,30 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
         // Around a stateless limiter, no id: a composition need not ask for all its permits at
         // once.
         self.limiter.id().and(LimiterId::of(self))
+    }
+
+    /// As [`decide`](Limiter::decide), whose answer would be converted: a denial during a penalty
+    /// costs so little that the conversion would be a fifth of it.
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let until = self.until.load(Relaxed);
+        if self.hold.is_on(until, now) {
+            return Err(Denied::Penalized { now, permits: n });
+        }
+        match self.limiter.take_at(now, n) {
+            Ok(receipt) => {
+                if n > 0 {
+                    self.hold.clear(&self.until, until, now);
+                }
+                Ok(receipt)
+            }
+            Err(denied) => {
+                if n > 0 {
+                    self.punish(now, denied);
+                }
+                Err(denied)
+            }
+        }
     }
 
     /// The end of a penalty depends on the time, so it never decides within an interval.

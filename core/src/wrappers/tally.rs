@@ -206,10 +206,11 @@ impl Tally {
     #[inline]
     pub(crate) fn not_granted(&self, n: u32, why: NotGranted) {
         let [denied, refused, _] = &*self.not_granted;
-        match why {
-            NotGranted::Denied => denied.add(n),
-            NotGranted::Refused => refused.add(n),
-        }
+        let sum = match why {
+            NotGranted::Denied => denied,
+            NotGranted::Refused => refused,
+        };
+        sum.add(n);
     }
 
     pub(crate) fn cancelled(&self, n: u32) {

@@ -62,24 +62,22 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ) -> Result<Grant, Denied> {
         let Request { min, max, .. } = request;
         let limiter = self.source.at(key);
-        // The larger part of a range first. A loop, so that the request is compiled once, into the
-        // caller: a closure that is called twice is not inlined.
-        let mut n = min;
         if max > min {
             let available = limiter.available_at(self.time(when));
-            n = u32::try_from(available).unwrap_or(u32::MAX).clamp(min, max);
-        }
-        loop {
-            let notes = notes.as_deref_mut();
-            match self.attempt_once(&*limiter, n, when, notes) {
-                Ok(receipt) => return Ok((n, receipt)),
-                Err(denied) if n == min => return Err(denied),
-                Err(_) => n = min,
+            let most = u32::try_from(available).unwrap_or(u32::MAX).clamp(min, max);
+            if most > min {
+                let notes = notes.as_deref_mut();
+                if let Ok(receipt) = self.attempt_once(&*limiter, most, when, notes) {
+                    return Ok((most, receipt));
+                }
             }
         }
+        let receipt = self.attempt_once(&*limiter, min, when, notes)?;
+        Ok((min, receipt))
     }
 
-    /// Attempts to take `n` permits.
+    /// Attempts to take `n` permits. Not a closure: one that is called twice is not inlined, and
+    /// then decides at run time which kind of request it makes.
     #[inline(always)]
     fn attempt_once<L: Limiter>(
         &self,
