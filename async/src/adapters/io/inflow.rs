@@ -160,7 +160,9 @@ impl<P: Anchored + Clone> Inflow<P> {
         }
     }
 
-    /// Waits for the permits of the bytes that are kept.
+    /// Waits for the permits of the bytes that are kept. Apart, so that a read whose permits are
+    /// free keeps no registers for it.
+    #[inline(never)]
     fn poll_permits(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut this = self.project();
         let mut most = u32::MAX;
