@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use portcullis_async::{Drained, KeyedQueue, Next, Order, Queue, Rejected};
 use portcullis_core::{
-    AllOf, Answer, Ask, Back, Concurrency, Denied, Keyed, KeyedArray, Limiter,
-    ManualClock, QueueKeys, QueueLimiter, Rate, Read, Reading, Retry, Returned, TokenBucket,
+    AllOf, Answer, Ask, Back, Concurrency, Denied, Keyed, KeyedArray, Limiter, ManualClock,
+    QueueKeys, QueueLimiter, Rate, Read, Reading, Retry, Returned, TokenBucket,
 };
 use support::random::Random;
 use support::{

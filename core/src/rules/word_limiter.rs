@@ -16,6 +16,24 @@ use crate::{
     Returned, Tell, Timestamp, When,
 };
 
+/// Exchanges the word of a limiter for the state that a step returns, and evaluates to that state. A
+/// step that changes nothing returns from the function. All transitions use this loop.
+///
+/// It is no function of a closure, because a closure that is used twice need not be inlined.
+macro_rules! exchange {
+    ($limiter:expr, |$state:ident| $step:expr) => {{
+        let word = $limiter.place.word();
+        let mut $state = word.load(Relaxed);
+        loop {
+            let next: u64 = $step;
+            match word.compare_exchange_weak($state, next, Relaxed, Relaxed) {
+                Ok(_) => break next,
+                Err(newer) => $state = newer,
+            }
+        }
+    }};
+}
+
 /// Rules, and the place of the word: the limiter itself, or a place of the caller's.
 #[derive(Debug)]
 pub(crate) struct WordLimiter<R: WordRules, P = AtomicWord<<R as WordRules>::Word>> {
@@ -61,31 +79,24 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
         self.place.word().load(Relaxed)
     }
 
-    /// Exchanges the word for the state that `step` returns, if any, and returns what `step`
-    /// returned for the word that it decided on. All transitions use this loop.
-    #[inline(always)]
-    pub(crate) fn exchange<T>(&self, step: impl Fn(u64) -> (Option<u64>, T)) -> T {
-        let mut state = self.state();
-        loop {
-            let (next, outcome) = step(state);
-            let Some(next) = next else {
-                return outcome;
-            };
-            match self
-                .place
-                .word()
-                .compare_exchange_weak(state, next, Relaxed, Relaxed)
-            {
-                Ok(_) => return outcome,
-                Err(newer) => state = newer,
-            }
-        }
-    }
-
+    /// Takes. Only `take_at` of a limiter calls it, once: then the closure is certain to be inlined,
+    /// after it was compiled by itself, which saves instructions.
     #[inline(always)]
     pub(crate) fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let request = self.rules.request(now, n)?;
         self.judge(now, |state| self.rules.judge(state, request))
+    }
+
+    /// Takes as [`take`](Self::take) does, wherever else permits are taken. [`decide`](Self::decide)
+    /// is compiled into many places, and a closure that is used in many is not inlined.
+    #[inline(always)]
+    fn take_asked(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let request = self.rules.request(now, n)?;
+        let left = exchange!(self, |state| match self.rules.judge(state, request) {
+            Verdict::Granted(left) => left,
+            other => return self.outcome(now, other),
+        });
+        Ok(self.rules.receipt(left, now))
     }
 
     /// Takes as [`take`](Self::take) does, and returns what the rules tell about the state that the
@@ -96,16 +107,19 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
         n: u32,
     ) -> (Result<Receipt, Denied>, Detail) {
         let rules = &self.rules;
-        let (state, taken) = match rules.request(now, n) {
-            Ok(request) => self.exchange(|state| match rules.judge(state, request) {
-                Verdict::Granted(left) => (Some(left), (left, Ok(rules.receipt(left, now)))),
-                Verdict::Allowed => (None, (state, Ok(Receipt::NONE))),
-                Verdict::Denied(denied) => (None, (state, Err(denied))),
-            }),
-            Err(denied) => (self.state(), Err(denied)),
+        let told = |state, taken| {
+            let detail = rules.detail(state, now, outcome(&taken));
+            (taken, detail)
         };
-        let detail = rules.detail(state, now, outcome(&taken));
-        (taken, detail)
+        let request = match rules.request(now, n) {
+            Ok(request) => request,
+            Err(denied) => return told(self.state(), Err(denied)),
+        };
+        let left = exchange!(self, |state| match rules.judge(state, request) {
+            Verdict::Granted(left) => left,
+            other => return told(state, self.outcome(now, other)),
+        });
+        told(left, Ok(rules.receipt(left, now)))
     }
 
     pub(crate) fn explain(&self, now: Timestamp, n: u32) -> Detail {
@@ -144,7 +158,7 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
             }
             (When::At(now), None) => match plan {
                 Some(plan) => self.take_as_planned(now, n, plan).into(),
-                None => self.take(now, n).into(),
+                None => self.take_asked(now, n).into(),
             },
             (When::Within(interval), _) => match plan {
                 Some(plan) => self.take_as_planned_within(interval, n, plan).into(),
@@ -178,11 +192,11 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
         now: Timestamp,
         judge: impl Fn(u64) -> Verdict,
     ) -> Result<Receipt, Denied> {
-        let verdict = self.exchange(|state| match judge(state) {
-            granted @ Verdict::Granted(left) => (Some(left), granted),
-            other => (None, other),
+        let left = exchange!(self, |state| match judge(state) {
+            Verdict::Granted(left) => left,
+            other => return self.outcome(now, other),
         });
-        self.outcome(now, verdict)
+        Ok(self.rules.receipt(left, now))
     }
 
     #[inline(always)]
@@ -207,11 +221,12 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
             Ok(ends) => ends,
             Err(denied) => return Some(Err(denied)),
         };
-        let verdict = self.exchange(|state| match self.rules.judge_within(state, ends) {
-            granted @ Some(Verdict::Granted(left)) => (Some(left), granted),
-            other => (None, other),
+        let now = interval.earliest();
+        let left = exchange!(self, |state| match self.rules.judge_within(state, ends)? {
+            Verdict::Granted(left) => left,
+            other => return Some(self.outcome(now, other)),
         });
-        verdict.map(|verdict| self.outcome(interval.earliest(), verdict))
+        Some(Ok(self.rules.receipt(left, now)))
     }
 
     /// Returns the plan of a take at a time that lies in `interval`, if it does not matter where.
@@ -288,7 +303,7 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
     #[cold]
     #[inline(never)]
     fn take_again(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take(now, n)
+        self.take_asked(now, n)
     }
 
     /// Refunds `n` permits if they can count as never taken.
@@ -297,14 +312,13 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
         if n == 0 {
             return receipt.refunded(0);
         }
-        let restored = self.exchange(|state| {
-            let restored = self.rules.refund(state, now, n, &receipt);
-            (restored, restored)
+        let restored = exchange!(self, |state| {
+            match self.rules.refund(state, now, n, &receipt) {
+                Some(restored) => restored,
+                None => return receipt.refunded(0),
+            }
         });
-        match restored {
-            Some(restored) => self.rules.rest(restored, receipt).refunded(n),
-            None => receipt.refunded(0),
-        }
+        self.rules.rest(restored, receipt).refunded(n)
     }
 
     #[inline(always)]
