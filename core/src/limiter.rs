@@ -73,8 +73,8 @@ use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
 ///
 /// Two functions have defaults that are right for every limiter. Implement [`id`](Self::id) for a
 /// limiter with state of its own, and [`hints`](Self::hints) for one that callers can ask in a
-/// faster way. Leave all others as they are: they are questions to the four functions. (The limiters
-/// of this crate also implement `take_at` where its cost is counted in single instructions.)
+/// faster way. Leave all others as they are: they are questions to the four functions. (The
+/// limiters of this crate also implement `take_at` where single instructions count.)
 ///
 /// Every limiter must obey these rules. The limiters of Portcullis do, and their wrappers,
 /// compositions and queues rely on them for any limiter:
