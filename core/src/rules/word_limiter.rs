@@ -16,8 +16,8 @@ use crate::{
     Returned, Tell, Timestamp, When,
 };
 
-/// Exchanges the word of a limiter for the state that a step returns, and evaluates to that state. A
-/// step that changes nothing returns from the function. All transitions use this loop.
+/// Exchanges the word of a limiter for the state that a step returns, and evaluates to that state.
+/// A step that changes nothing returns from the function. All transitions use this loop.
 ///
 /// It is no function of a closure, because a closure that is used twice need not be inlined.
 macro_rules! exchange {
@@ -79,16 +79,17 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
         self.place.word().load(Relaxed)
     }
 
-    /// Takes. Only `take_at` of a limiter calls it, once: then the closure is certain to be inlined,
-    /// after it was compiled by itself, which saves instructions.
+    /// Takes. Only `take_at` of a limiter calls it, once: so the closure is inlined, after it was
+    /// compiled by itself, which saves instructions.
     #[inline(always)]
     pub(crate) fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let request = self.rules.request(now, n)?;
         self.judge(now, |state| self.rules.judge(state, request))
     }
 
-    /// Takes as [`take`](Self::take) does, wherever else permits are taken. [`decide`](Self::decide)
-    /// is compiled into many places, and a closure that is used in many is not inlined.
+    /// Takes as [`take`](Self::take) does, wherever else permits are taken.
+    /// [`decide`](Self::decide) is compiled into many places, and a closure that is used in many
+    /// is not inlined.
     #[inline(always)]
     fn take_asked(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let request = self.rules.request(now, n)?;
