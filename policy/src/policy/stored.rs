@@ -107,9 +107,9 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// Each rule whose store is not among them, or that is [synced](crate::Rule::synced) and whose store
-    /// has no channel, and each limit that its store
-    /// [does not support](portcullis_counters::CounterStore::supports).
+    /// Each rule whose store is not among them, or that is [synced](crate::Rule::synced) and whose
+    /// store has no channel, and each limit that its store [does not
+    /// support](portcullis_counters::CounterStore::supports).
     ///
     /// ```
     /// # use portcullis_core::MonotonicClock;
@@ -146,8 +146,8 @@ impl Policy {
     }
 
     /// Decides a request at `now`, as [`decide_at`](Self::decide_at) does, and asks the stores of
-    /// rules that are [stored](crate::Rule::stored_in). If no such rule applies, the future is ready at
-    /// once.
+    /// rules that are [stored](crate::Rule::stored_in). If no such rule applies, the future is
+    /// ready at once.
     ///
     /// The request takes [`cost`](Request::cost) permits from each limit of the rule that decides,
     /// or from none: one call decides all limits. Shadow rules with a store are asked too, in the
