@@ -234,18 +234,27 @@ const GUIDE: &str = include_str!("../../docs/policies.md");
 
 /// Adds the names of the settings in a part of the schema, which are those of the reader.
 fn add_settings(schema: &serde_json::Value, names: &mut Vec<String>) {
-    let parts = match schema {
-        serde_json::Value::Object(members) => {
-            if let Some(settings) = schema["properties"].as_object() {
+    match schema {
+        serde_json::Value::Object(keywords) => {
+            for (keyword, value) in keywords {
+                // A setting may have the name of a keyword: a rule has `properties`.
+                let parts = value.as_object().filter(|_| keyword == "properties");
+                let Some(settings) = parts else {
+                    add_settings(value, names);
+                    continue;
+                };
                 names.extend(settings.keys().cloned());
+                for setting in settings.values() {
+                    add_settings(setting, names);
+                }
             }
-            members.values().collect()
         }
-        serde_json::Value::Array(parts) => parts.iter().collect::<Vec<_>>(),
-        _ => return,
-    };
-    for part in parts {
-        add_settings(part, names);
+        serde_json::Value::Array(parts) => {
+            for part in parts {
+                add_settings(part, names);
+            }
+        }
+        _ => {}
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) const BOOT_ID: usize = 36;
 /// What a [`SharedFile`](crate::SharedFile) contains.
 ///
 /// ```
-/// use portcullis_shm::Kind;
+/// use portcullis_shm::FileKind;
 /// assert_eq!(FileKind::Table.to_string(), "table");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -107,6 +107,13 @@ impl Settings {
     }
 
     /// What a decision is to note besides its answer: an empty value if that is nothing.
+    #[cfg_attr(
+        not(any(feature = "fields", feature = "metrics")),
+        expect(
+            clippy::unused_self,
+            reason = "without these features nothing is noted"
+        )
+    )]
     pub(crate) fn notes(&self) -> Notes {
         #[cfg(feature = "fields")]
         let states = self.generation != Generation::Off;

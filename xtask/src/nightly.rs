@@ -58,7 +58,7 @@ impl Nightly {
 
 /// Returns a command for the program `name` of the nightly toolchain, through rustup.
 fn program(context: &Context, name: &str) -> Command {
-    let mut command = Command::new("rustup");
+    let mut command = programs::rustup();
     command.args(["run", "nightly", name]);
     command.current_dir(&context.root);
     // The running Cargo has set them for its own toolchain.

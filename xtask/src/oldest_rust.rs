@@ -18,7 +18,7 @@ use crate::command::{self, Check};
 use crate::context::Context;
 use crate::debian;
 use crate::manifest;
-use crate::programs::{output, printed};
+use crate::programs::{printed, rustup};
 
 /// The libraries, by folder and name.
 const LIBRARIES: [(&str, &str); 2] = [("core", "portcullis-core"), ("async", "portcullis-async")];
@@ -109,14 +109,17 @@ pub(crate) fn compiler(context: &Context) -> Option<PathBuf> {
 }
 
 fn of_version(context: &Context, version: &str) -> Option<PathBuf> {
-    let of_rustup = output("rustup", &["which", "--toolchain", version, "rustc"]);
-    let of_rustup = of_rustup.map(|path| PathBuf::from(path.trim()));
+    // Toolchains are named `1.85` or `1.85.0`.
+    let of_rustup = [version, &format!("{version}.0")].map(|name| {
+        let found = printed(rustup().args(["which", "--toolchain", name, "rustc"]));
+        found.map(|path| PathBuf::from(path.trim()))
+    });
     let others = [
         PathBuf::from("rustc"),
         PathBuf::from("/usr/bin/rustc"),
         unpacked(context),
     ];
-    of_rustup.into_iter().chain(others).find(|rustc| {
+    of_rustup.into_iter().flatten().chain(others).find(|rustc| {
         let mut command = Command::new(rustc);
         printed(as_compiler(command.arg("--version"), rustc))
             .is_some_and(|printed| printed.starts_with(&format!("rustc {version}.")))

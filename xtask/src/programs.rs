@@ -19,6 +19,13 @@ pub(crate) fn is_quiet_success(command: &mut Command) -> bool {
         .is_ok_and(|output| output.status.success())
 }
 
+/// A command of rustup, which installs no toolchain that is missing.
+pub(crate) fn rustup() -> Command {
+    let mut command = Command::new("rustup");
+    command.env("RUSTUP_AUTO_INSTALL", "0");
+    command
+}
+
 pub(crate) fn output(program: &str, arguments: &[&str]) -> Option<String> {
     printed(Command::new(program).args(arguments))
 }

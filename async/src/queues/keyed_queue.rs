@@ -265,11 +265,8 @@ where
 ///
 /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
 /// let queue = Arc::new(KeyedQueue::new(table, ManualClock::new(), 10));
-/// let lease = futures_executor::block_on(Acquire::new(
-///     QueueKey::new(Arc::clone(&queue), "alice"),
-///     1,
-///     1,
-/// ))?;
+/// let alice = QueueKey::new(Arc::clone(&queue), "alice");
+/// let lease = futures_executor::block_on(Acquire::new(alice, 1))?;
 /// std::thread::spawn(move || drop(lease)).join().unwrap();
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```

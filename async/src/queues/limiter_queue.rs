@@ -184,9 +184,10 @@ impl<S: LimiterSource, C, R, H> LimiterQueue<S, C, R, H> {
     ///
     /// ```
     /// # use portcullis_async::Queue;
-    /// # use portcullis_core::{Concurrency, ManualClock, Timestamp};
+    /// # use portcullis_core::{Clock, Concurrency, ManualClock, Timestamp};
     /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
-    /// queue.clock().advance(Duration::from_secs(1));
+    /// queue.clock().advance(core::time::Duration::from_secs(1));
+    /// assert_eq!(queue.clock().now(), Timestamp::from_secs(1));
     /// ```
     pub const fn clock(&self) -> &C {
         &self.wait_queue.clock

@@ -107,15 +107,16 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// Each rule whose store is not among them, or that is [synced](crate::Rule::synced) and whose store
-    /// has no channel, and each limit that its store [does not support](portcullis_counters::CounterStore::supports).
+    /// Each rule whose store is not among them, or that is [synced](crate::Rule::synced) and whose
+    /// store has no channel, and each limit that its store [does not
+    /// support](portcullis_counters::CounterStore::supports).
     ///
     /// ```
     /// # use portcullis_core::MonotonicClock;
-    /// # use portcullis_policy::counters::MemoryStore;
+    /// # use portcullis_counters::MemoryCounters;
     /// # use portcullis_policy::{Policy, Rule, Stores};
     /// # use std::sync::Arc;
-    /// let store = Arc::new(MemoryStore::new(10_000, MonotonicClock::new()));
+    /// let store = Arc::new(MemoryCounters::new(10_000, MonotonicClock::new()));
     /// let rule = Rule::new("all").limit("5/s".parse()?).stored_in("shraed");
     /// let policy = Policy::new([rule]).unwrap();
     /// let errors = policy.with_stores(Stores::new().with("shared", store)).unwrap_err();
@@ -145,8 +146,8 @@ impl Policy {
     }
 
     /// Decides a request at `now`, as [`decide_at`](Self::decide_at) does, and asks the stores of
-    /// rules that are [stored](crate::Rule::stored_in). If no such rule applies, the future is ready at
-    /// once.
+    /// rules that are [stored](crate::Rule::stored_in). If no such rule applies, the future is
+    /// ready at once.
     ///
     /// The request takes [`cost`](Request::cost) permits from each limit of the rule that decides,
     /// or from none: one call decides all limits. Shadow rules with a store are asked too, in the
@@ -169,11 +170,11 @@ impl Policy {
     ///
     /// ```
     /// # use portcullis_core::{MonotonicClock, Timestamp};
-    /// # use portcullis_policy::counters::MemoryStore;
+    /// # use portcullis_counters::MemoryCounters;
     /// # use portcullis_policy::{Outcome, Policy, Request, Rule, Stores};
     /// # use std::sync::Arc;
     /// # futures_executor::block_on(async {
-    /// let store = Arc::new(MemoryStore::new(10_000, MonotonicClock::new()));
+    /// let store = Arc::new(MemoryCounters::new(10_000, MonotonicClock::new()));
     /// let rule = Rule::new("all").limit("5/h".parse()?).stored_in("shared");
     /// let policy = Policy::new([rule]).unwrap();
     /// let policy = policy.with_stores(Stores::new().with("shared", store)).unwrap();
