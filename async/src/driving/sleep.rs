@@ -72,8 +72,8 @@ mod parking {
         }
     }
 
-    /// Wakes a thread that waits at the word, after a change of the word. All threads of the place
-    /// wake up, and those whose word has not changed sleep again.
+    /// Wakes a thread that waits at the word, after a change of the word. It wakes all threads of
+    /// the place. Those whose word has not changed sleep again.
     pub(crate) fn wake_one(word: *const AtomicU32) {
         let place = place(word);
         drop(place.lock.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,7 +1,7 @@
 //! The clocks that a queue accepts, and what the engine needs of them.
 //!
 //! A clock either wakes a waker at an instant, or is known not to: a timer, or one of the clocks
-//! listed here. So a queue with a clock that silently wakes nobody does not compile.
+//! listed here. A queue with any other clock, which might wake nobody, does not compile.
 
 use core::task::{Poll, Waker};
 

@@ -927,7 +927,7 @@ impl<const N: usize, W: Word> Stripes for StripedBucket<N, W> {
     }
 
     // A take is granted what its stripe hands out, or what all hold together. At the newest `now`,
-    // the latter contains the former: so no stale `now` is told more than that one.
+    // what all hold includes what the stripe hands out. So a stale `now` is told no more than that.
     fn available_on(&self, stripe: usize, now: Timestamp) -> u64 {
         let own = self.own(stripe, now);
         let (rest, used) = self.all_returned(now);
