@@ -174,3 +174,6 @@ mod unlimited;
 
 #[path = "warming_bucket.rs"]
 mod warming_bucket;
+
+#[path = "wrapped.rs"]
+mod wrapped;

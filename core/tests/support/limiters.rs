@@ -5,7 +5,7 @@
 #[path = "registry.rs"]
 mod registry;
 #[path = "own.rs"]
-mod own;
+pub(crate) mod own;
 
 use core::fmt::Debug;
 use core::time::Duration;

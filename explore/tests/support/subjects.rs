@@ -1118,12 +1118,11 @@ struct Within<'a>(&'a dyn Limiter);
 impl Limiter for Within<'_> {
     fn decide(&self, ask: Ask<'_>) -> Answer {
         let (now, n) = (ask.now(), ask.permits());
-        if let Some(interval) = Interval::new(now, now) {
-            if self.0.hints().decides_within {
-                let answer = self.0.decide(Ask::new(interval, n, ask.how()));
-                if answer != Answer::TimeMatters {
-                    return answer;
-                }
+        let interval = Interval::new(now, now).filter(|_| self.0.hints().decides_within);
+        if let Some(interval) = interval {
+            let answer = self.0.decide(Ask::new(interval, n, ask.how()));
+            if answer != Answer::TimeMatters {
+                return answer;
             }
         }
         self.0.decide(ask)
