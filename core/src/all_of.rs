@@ -31,13 +31,12 @@ use core::cell::Cell;
 use core::fmt;
 use core::mem;
 
-use crate::limiter::between;
-use crate::limiter::detail::{asked_after, retry_of};
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::{Detail, asked_after, retry_of};
+use crate::limiter::receipt::Plan;
 use crate::limiter::undo::UndoOnDrop;
-use crate::{
-    Answer, Ask, Denied, Detail, How, Limiter, LimiterExt, LimiterId, Plan, Retry, Tell, Timestamp,
-    When,
-};
+use crate::limiter::{Answer, Ask, How, Limiter, LimiterExt, LimiterId, Tell, When, between};
+use crate::time::timestamp::Timestamp;
 
 /// Many limits judged as one: a request takes its permits from each of them, or from none.
 ///

@@ -29,12 +29,15 @@ pub use monotonic::MonotonicClock;
 #[cfg(feature = "tsc")]
 pub use tsc::TscClock;
 
+use crate::leases::lease::Lease;
+use crate::limiter::denied::Denied;
+use crate::limiter::detail::Detail;
+use crate::limiter::receipt::Receipt;
+use crate::limiter::{Answer, Ask, How, Idle, Limiter, LimiterExt};
 #[cfg(target_has_atomic = "64")]
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::{
-    Answer, Ask, Denied, Detail, How, Idle, Interval, Lease, Limiter, LimiterExt, Receipt,
-    Timestamp,
-};
+use crate::time::interval::Interval;
+use crate::time::timestamp::Timestamp;
 
 /// A source of [`Timestamp`]s, all with the same origin.
 ///

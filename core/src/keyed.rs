@@ -34,21 +34,26 @@ use std::boxed::Box;
 use std::sync::Arc;
 
 #[cfg(any(doc, feature = "std"))]
-use crate::IntoRules;
+use crate::keyed::into_rules::IntoRules;
+use crate::keyed::key::{Key, Keys, QueueKeys};
+use crate::keyed::key_hash::KeyHash;
+use crate::keyed::line::{Address, Claims, Found, Held, Line, Width};
 #[cfg(all(
     feature = "std",
     not(all(target_family = "wasm", target_os = "unknown"))
 ))]
-use crate::RandomSeed;
-use crate::keyed::key::{Key, Keys, QueueKeys};
-use crate::keyed::line::{Address, Claims, Found, Held, Line, Width};
+use crate::keyed::random_seed::RandomSeed;
+use crate::keyed::seed::Seed;
 use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
-use crate::limiter::detail::{Observer, observed};
+use crate::limiter::Idle;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::{Detail, Observer, observed};
+use crate::limiter::receipt::{Receipt, Refund};
 use crate::rules::{TableRules, Verdict, look};
 use crate::sync::const_unless_loom;
-use crate::{
-    Denied, Detail, Idle, Interval, KeyHash, KeyedWord, Receipt, Refund, Retry, Seed, Timestamp,
-};
+use crate::time::interval::Interval;
+use crate::time::timestamp::Timestamp;
+use crate::word::KeyedWord;
 
 /// The rules of the limiters in a [`Keyed`] table: their state is one word per key. Sealed.
 ///

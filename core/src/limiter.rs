@@ -54,8 +54,13 @@ use core::cell::Cell;
 use core::ops::Deref;
 
 use self::undo::UndoOnDrop;
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::Detail;
 use crate::limiter::metadata::{Metadata, Used};
-use crate::{Denied, Detail, Interval, Lease, Receipt, Refund, Retry, Timestamp};
+use crate::limiter::receipt::{Receipt, Refund};
+use crate::time::interval::Interval;
+use crate::time::timestamp::Timestamp;
 
 /// The interface of every limiter. Implement it for a limiter of your own.
 ///

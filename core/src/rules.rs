@@ -9,8 +9,13 @@ pub(crate) mod any_rules;
 pub(crate) mod attached;
 pub(crate) mod word_limiter;
 
-use crate::word::STATE_AT;
-use crate::{Denied, Detail, Idle, Interval, Receipt, Retry, Timestamp, Word};
+use crate::limiter::Idle;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::Detail;
+use crate::limiter::receipt::Receipt;
+use crate::time::interval::Interval;
+use crate::time::timestamp::Timestamp;
+use crate::word::{STATE_AT, Word};
 
 /// The rules of a limiter whose state is one word.
 pub trait WordRules {

@@ -16,11 +16,10 @@ use core::time::Duration;
 
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
-use crate::time::timestamp::saturating_duration;
-use crate::word::settings;
+use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::word::settings::{Setting, SettingsError};
 use crate::word::stamped::Started;
-use crate::word::{AtomicWord, NativeWord, Word, narrow};
-use crate::{Setting, SettingsError, Timestamp};
+use crate::word::{AtomicWord, NativeWord, Word, narrow, settings};
 
 /// Says for some calls that they are due: the first ones, every nth one, and one in each interval.
 ///

@@ -1,11 +1,16 @@
 use core::mem;
 
 use crate::all_of::{AllOf, DeniedBy, DetailBy, Limits, Receipts, Stop, beyond_count, times_over};
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::Detail;
 use crate::limiter::metadata::{self, Metadata, Used};
-use crate::{
-    Answer, Ask, Back, Denied, Detail, Hints, How, Idle, Limiter, LimiterExt, NotGranted, Plan,
-    QueueLimiter, Read, Reading, Receipt, Replenishing, Retry, Returned, Tell, Timestamp, When,
+use crate::limiter::not_granted::NotGranted;
+use crate::limiter::receipt::{Plan, Receipt};
+use crate::limiter::{
+    Answer, Ask, Back, Hints, How, Idle, Limiter, LimiterExt, QueueLimiter, Read, Reading,
+    Replenishing, Returned, Tell, When,
 };
+use crate::time::timestamp::Timestamp;
 
 /// All limits as one limiter, for example for a queue or a clock. Its leases are ordinary ones.
 ///

@@ -1,6 +1,6 @@
 use core::mem;
 
-use crate::Receipt;
+use crate::limiter::receipt::Receipt;
 
 /// The receipts of one grant of a composition, one for each of up to eight limits, in the order of
 /// the limits.

@@ -1,5 +1,5 @@
 use super::Clock;
-use crate::Timestamp;
+use crate::time::timestamp::Timestamp;
 
 /// The coarse monotonic clock of the operating system. On Linux it is the time of the last timer
 /// tick; elsewhere it is the same as [`MonotonicClock`](super::MonotonicClock). Needs the feature

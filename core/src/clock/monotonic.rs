@@ -43,8 +43,8 @@ use super::Clock;
 #[cfg(target_os = "linux")]
 use super::system;
 #[cfg(target_os = "linux")]
-use crate::Interval;
-use crate::Timestamp;
+use crate::time::interval::Interval;
+use crate::time::timestamp::Timestamp;
 
 /// The monotonic clock of the operating system, the one that [`std::time::Instant`] reads. The
 /// default choice. Needs the feature `std`.

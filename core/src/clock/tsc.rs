@@ -1,5 +1,5 @@
 use super::Clock;
-use crate::Timestamp;
+use crate::time::timestamp::Timestamp;
 
 /// The time stamp counter of the processor, read by [`quanta`]. Needs the feature `tsc`.
 ///

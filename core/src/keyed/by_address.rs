@@ -3,12 +3,16 @@
 use core::hash::Hash;
 
 use crate::keyed::key::{Keys, QueueKeys, sealed::Table};
+use crate::keyed::key_hash::KeyHash;
 use crate::keyed::line::Address;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::Detail;
 use crate::limiter::metadata::Metadata;
-use crate::{
-    Ask, Back, Denied, Detail, How, Idle, Interval, KeyHash, Limiter, LimiterExt, NotGranted,
-    Receipt, Refund, Retry, Timestamp,
-};
+use crate::limiter::not_granted::NotGranted;
+use crate::limiter::receipt::{Receipt, Refund};
+use crate::limiter::{Ask, Back, How, Idle, Limiter, LimiterExt};
+use crate::time::interval::Interval;
+use crate::time::timestamp::Timestamp;
 
 /// Limiters of the user's own, one for each [`Address`] of a table: what [`ByAddress`] makes a
 /// table of.

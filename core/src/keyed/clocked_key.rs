@@ -3,10 +3,14 @@
 use core::hash::Hash;
 use core::ops::Deref;
 
+use crate::all_of::{DeniedBy, DetailBy};
+use crate::clock::{Clock, Clocked};
+use crate::keyed::key::{Key, Keys};
 use crate::keyed::keyed_list::EachLimit;
-use crate::{
-    Clock, Clocked, Denied, DeniedBy, Detail, DetailBy, Idle, Key, Keys, Lease, Limiter, LimiterExt,
-};
+use crate::leases::lease::Lease;
+use crate::limiter::denied::Denied;
+use crate::limiter::detail::Detail;
+use crate::limiter::{Idle, Limiter, LimiterExt};
 
 /// The limiter of one key of a table, joined with a clock: the result of
 /// [`Clocked::key`](Clocked::key).

@@ -1,9 +1,10 @@
 //! How a limiter becomes the rules of a table.
 
-use crate::{
-    AnyRules, ConcurrencyRules, FixedWindowRules, KeyedRules, RuleList, RulesAtRunTime,
-    SettingsError, TokenBucketRules,
-};
+use crate::keyed::KeyedRules;
+use crate::keyed::rule_list::{RuleList, RulesAtRunTime};
+use crate::limiters::{ConcurrencyRules, FixedWindowRules, TokenBucketRules};
+use crate::rules::any_rules::AnyRules;
+use crate::word::settings::SettingsError;
 
 /// A limiter whose settings a [`Keyed`](crate::Keyed) table can use for all its keys:
 /// [`TokenBucket`](crate::TokenBucket), [`FixedWindow`](crate::FixedWindow) or

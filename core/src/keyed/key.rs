@@ -5,13 +5,20 @@ use core::hash::Hash;
 use core::ops::Deref;
 
 use self::sealed::Table;
+use crate::keyed::key_hash::KeyHash;
 use crate::keyed::line::Address;
-use crate::limiter::forward;
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::Detail;
 use crate::limiter::metadata::Metadata;
-use crate::{
-    Answer, Ask, Back, Denied, Detail, Hints, Idle, Interval, KeyHash, Lease, Limiter, LimiterId,
-    NotGranted, Read, Reading, Receipt, Refund, Retry, Returned, Tell, Timestamp, When,
+use crate::limiter::not_granted::NotGranted;
+use crate::limiter::receipt::{Receipt, Refund};
+use crate::limiter::{
+    Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned, Tell, When,
+    forward,
 };
+use crate::time::interval::Interval;
+use crate::time::timestamp::Timestamp;
 
 /// A table that has a limiter for each key: [`Keyed`](crate::Keyed),
 /// [`KeyedArray`](crate::KeyedArray), [`KeyedList`](crate::KeyedList),

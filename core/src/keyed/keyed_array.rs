@@ -29,23 +29,28 @@ use std::boxed::Box;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
+use crate::keyed::key::{self, Key, Keys, QueueKeys};
+use crate::keyed::key_hash::KeyHash;
+#[cfg(feature = "std")]
+use crate::keyed::line::PLACES;
+use crate::keyed::line::{Address, Entry, Found, Held, Line, Width};
+use crate::keyed::partly_changed::PartlyChanged;
 #[cfg(all(
     feature = "std",
     not(all(target_family = "wasm", target_os = "unknown"))
 ))]
-use crate::RandomSeed;
-use crate::keyed::key::{self, Key, Keys, QueueKeys};
-#[cfg(feature = "std")]
-use crate::keyed::line::PLACES;
-use crate::keyed::line::{Address, Entry, Found, Held, Line, Width};
+use crate::keyed::random_seed::RandomSeed;
+use crate::keyed::seed::Seed;
 use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
-use crate::limiter::detail::observed;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::{Detail, observed};
 use crate::limiter::metadata::Metadata;
+use crate::limiter::not_granted::NotGranted;
+use crate::limiter::receipt::{Receipt, Refund};
+use crate::limiter::{Ask, Back, How, Idle, Limiter, LimiterExt, QueueLimiter};
 use crate::sync::const_unless_loom;
-use crate::{
-    Ask, Back, Denied, Detail, How, Idle, KeyHash, Limiter, LimiterExt, NativeWord, NotGranted,
-    PartlyChanged, QueueLimiter, Receipt, Refund, Retry, Seed, Timestamp,
-};
+use crate::time::timestamp::Timestamp;
+use crate::word::NativeWord;
 
 /// A limiter of any type for each key, in a table of fixed size, without locks and without
 /// allocation.

@@ -71,26 +71,31 @@ use std::boxed::Box;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
+use crate::all_of::{DeniedBy, DetailBy};
 #[cfg(feature = "std")]
-use crate::IntoRuleList;
+use crate::keyed::into_rules::IntoRuleList;
+use crate::keyed::key::{self, Key, Keys, QueueKeys, sealed::Table as _};
+use crate::keyed::key_hash::KeyHash;
+use crate::keyed::line::{self, Address, Entry, Found, Held, Line, Width, Words};
 #[cfg(all(
     feature = "std",
     not(all(target_family = "wasm", target_os = "unknown"))
 ))]
-use crate::RandomSeed;
-use crate::keyed::key::{self, Key, Keys, QueueKeys, sealed::Table as _};
-use crate::keyed::line::{self, Address, Entry, Found, Held, Line, Width, Words};
+use crate::keyed::random_seed::RandomSeed;
 use crate::keyed::rule_list::sealed::Rules;
 use crate::keyed::rule_list::{MOST, RuleList};
+use crate::keyed::seed::Seed;
 use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
-use crate::limiter::detail::{Observer, retry_of};
+use crate::leases::lease::Lease;
+use crate::limiter::Idle;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::{Detail, Observer, retry_of};
+use crate::limiter::receipt::{Receipt, Refund};
 use crate::rules::Verdict;
 use crate::sync::const_unless_loom;
+use crate::time::interval::Interval;
+use crate::time::timestamp::Timestamp;
 use crate::word::STATE_AT;
-use crate::{
-    Denied, DeniedBy, Detail, DetailBy, Idle, Interval, KeyHash, Lease, Receipt, Refund, Retry,
-    Seed, Timestamp,
-};
 
 /// Several limits for each key, in a table of fixed size, without locks and without allocation. A
 /// request takes its permits from all limits of its key, or from none.

@@ -52,10 +52,11 @@
 
 use core::hash::BuildHasher;
 
-use crate::keyed::keyed_array::has_users;
+use crate::keyed::keyed_array::{KeyedArray, has_users};
 use crate::keyed::line::{self, Address, Found, Held, Line, Width};
+use crate::keyed::{Keyed, KeyedRules};
 use crate::rules::Moved;
-use crate::{Keyed, KeyedArray, KeyedRules, Timestamp};
+use crate::time::timestamp::Timestamp;
 
 /// The rules of a [`Keyed`] table whose keys can move to a table with other settings: those whose
 /// permits return by time, `TokenBucketRules` and `FixedWindowRules`. Sealed. See

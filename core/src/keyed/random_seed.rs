@@ -1,7 +1,7 @@
 use core::hash::{BuildHasher, Hasher};
 use std::hash::RandomState;
 
-use crate::SeededHasher;
+use crate::keyed::seeded_hasher::SeededHasher;
 
 /// A random seed of a keyed hash: the default of tables that are created at run time. The hash is
 /// SipHash-1-3, for any key that is [`Hash`](core::hash::Hash). Needs the feature `std`.

@@ -1,11 +1,17 @@
 //! Lists of rules, for the limits that each key of a table has. No state.
 
 use self::sealed::{List, Rules};
+use crate::all_of::DeniedBy;
+use crate::keyed::KeyedRules;
+use crate::limiter::Idle;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::Detail;
+use crate::limiter::receipt::Receipt;
+use crate::rules::any_rules::AnyRules;
 use crate::rules::{TableRules, Verdict, WordRules};
-use crate::{
-    AnyRules, Denied, DeniedBy, Detail, Idle, Interval, KeyedRules, Receipt, Retry, Setting,
-    SettingsError, Timestamp,
-};
+use crate::time::interval::Interval;
+use crate::time::timestamp::Timestamp;
+use crate::word::settings::{Setting, SettingsError};
 
 /// The most limits that a key of a [`KeyedList`](crate::KeyedList) can have: the words of a cache
 /// line.

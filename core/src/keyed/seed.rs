@@ -6,7 +6,7 @@
 
 use core::hash::BuildHasher;
 
-use crate::SeededHasher;
+use crate::keyed::seeded_hasher::SeededHasher;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord, Word};

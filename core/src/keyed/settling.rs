@@ -41,12 +41,14 @@ use core::ops::ControlFlow;
 use crate::keyed::Keyed;
 use crate::keyed::line::{Address, Found, Line, Width};
 use crate::keyed::table::ATTEMPTS;
+use crate::limiter::receipt::{Receipt, Refund};
+use crate::limiters::TokenBucketRules;
 use crate::rules::TableRules;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::fence;
 use crate::sync::const_unless_loom;
+use crate::time::timestamp::Timestamp;
 use crate::word::{AtomicWord, NativeWord, Word};
-use crate::{Receipt, Refund, Timestamp, TokenBucketRules};
 
 /// Counts the refunds of a group of keys, for [`Keyed::refund_counted_at`].
 ///

@@ -5,13 +5,14 @@ use core::hash::{BuildHasher, Hash};
 use core::ops::{Bound, RangeBounds};
 use core::time::Duration;
 
+use crate::keyed::key_hash::KeyHash;
 use crate::keyed::line::{self, Address, Claim, Claimed, Claims, Entry, Held, Line, PLACES, Width};
+use crate::limiter::denied::{Denied, Retry};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
-use crate::word::settings;
-use crate::word::{AtomicWord, NativeWord};
-use crate::{Denied, KeyHash, Retry, Timestamp};
+use crate::time::timestamp::Timestamp;
+use crate::word::{AtomicWord, NativeWord, settings};
 
 /// How many times a call looks for a key's slot while other calls claim one for the same key.
 pub(crate) const ATTEMPTS: usize = if cfg!(portcullis_loom) { 2 } else { 16 };

@@ -2,8 +2,11 @@ use core::fmt;
 use core::mem;
 use core::ops::Deref;
 
-use crate::limiter::denied::Permits;
-use crate::{Denied, Detail, Limiter, LimiterExt, Receipt, Timestamp};
+use crate::limiter::denied::{Denied, Permits};
+use crate::limiter::detail::Detail;
+use crate::limiter::receipt::Receipt;
+use crate::limiter::{Limiter, LimiterExt};
+use crate::time::timestamp::Timestamp;
 
 /// Holds permits, and releases them to their limiter on drop.
 ///

@@ -19,10 +19,12 @@ use core::mem;
 
 use crossbeam_utils::CachePadded;
 
+use crate::limiter::Limiter;
+use crate::limiter::denied::Denied;
 use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
-use crate::{Denied, Limiter, Timestamp};
+use crate::time::timestamp::Timestamp;
 
 /// A pool of at most `N` leases of one limiter. A small `Copy` id names each lease, instead of a
 /// guard.

@@ -11,8 +11,14 @@
 use core::cell::Cell;
 use core::fmt;
 
+use crate::all_of::Receipts;
+use crate::limiter::Limiter;
+use crate::limiter::denied::Denied;
+use crate::limiter::detail::Detail;
+use crate::limiter::receipt::{Plan, Receipt};
 use crate::limiter::undo::UndoOnDrop;
-use crate::{Denied, Detail, Interval, Limiter, Plan, Receipt, Receipts, Timestamp};
+use crate::time::interval::Interval;
+use crate::time::timestamp::Timestamp;
 
 /// The time of a request.
 ///

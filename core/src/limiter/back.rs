@@ -1,6 +1,9 @@
 //! What becomes of permits and requests, as one value.
 
-use crate::{NotGranted, Receipt, Receipts, Refund, Timestamp};
+use crate::all_of::Receipts;
+use crate::limiter::not_granted::NotGranted;
+use crate::limiter::receipt::{Receipt, Refund};
+use crate::time::timestamp::Timestamp;
 
 /// What becomes of permits that a limiter granted, or of a request: the argument of
 /// [`Limiter::give_back`](crate::Limiter::give_back).

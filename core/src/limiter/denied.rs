@@ -1,7 +1,9 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::{Limiter, Timestamp, ToLimiter};
+use crate::limiter::Limiter;
+use crate::limiter::to_limiter::ToLimiter;
+use crate::time::timestamp::Timestamp;
 
 /// Why a request was denied. It is `Copy` and has 16 bytes.
 ///

@@ -1,7 +1,10 @@
 use core::cell::Cell;
 use core::time::Duration;
 
-use crate::{Denied, Limiter, Read, Reading, Receipt, Retry, Timestamp};
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::receipt::Receipt;
+use crate::limiter::{Limiter, Read, Reading};
+use crate::time::timestamp::Timestamp;
 
 /// The decision on a request, and the state of the limiter that goes with it: what is left, of how
 /// many, and when the rest returns. Enough for the header fields of a response.

@@ -32,7 +32,9 @@ use core::any::Any;
 use core::fmt;
 use core::marker::PhantomData;
 
-use crate::{Denied, Limiter, LimiterExt, Read, Reading, Retry, Timestamp};
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::{Limiter, LimiterExt, Read, Reading};
+use crate::time::timestamp::Timestamp;
 
 /// When to retry, for a denial.
 ///

@@ -1,4 +1,4 @@
-use crate::Denied;
+use crate::limiter::denied::Denied;
 
 /// Why a request was not granted, in two groups. All counts use them: see
 /// [`Counts`](crate::Counts).

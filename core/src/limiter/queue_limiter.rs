@@ -1,4 +1,4 @@
-use crate::Limiter;
+use crate::limiter::Limiter;
 
 /// A limiter that a queue can own, with what only its queue asks.
 ///

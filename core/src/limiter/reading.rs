@@ -1,7 +1,9 @@
 //! The numbers of a limiter as one value, and the question for them.
 
+use crate::limiter::Idle;
+use crate::limiter::denied::Denied;
 use crate::limiter::metadata::{Metadata, Name};
-use crate::{Denied, Idle, Timestamp};
+use crate::time::timestamp::Timestamp;
 
 /// The question for the numbers of a limiter, and for its metadata: the argument of
 /// [`Limiter::read`](crate::Limiter::read).

@@ -1,6 +1,9 @@
 use core::ops::Deref;
 
-use crate::{Clocked, ClockedKey, Key, Keys, Limiter};
+use crate::clock::Clocked;
+use crate::keyed::clocked_key::ClockedKey;
+use crate::keyed::key::{Key, Keys};
+use crate::limiter::Limiter;
 
 /// A limiter, or a limiter that is joined with a clock: what can say when to retry a denied
 /// request.

@@ -2,7 +2,9 @@
 
 use core::mem;
 
-use crate::{Limiter, Receipt, Timestamp};
+use crate::limiter::Limiter;
+use crate::limiter::receipt::Receipt;
+use crate::time::timestamp::Timestamp;
 
 /// A take that is refunded on drop, if a later take fails or panics.
 pub(crate) struct UndoOnDrop<'a, L: Limiter + ?Sized> {

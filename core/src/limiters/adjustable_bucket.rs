@@ -37,21 +37,23 @@ use core::fmt;
 use core::ops::Deref;
 use core::time::Duration;
 
-use crate::limiter::detail::Observer;
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::{Detail, Observer};
 use crate::limiter::queue_limiter::replenishing;
+use crate::limiter::receipt::{Receipt, Refund};
+use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned};
 use crate::limiters::bucket_settings::BucketSettings;
 use crate::limiters::lattice::{Lattice, Terms, used_after};
 use crate::newer::{low_bits, signed_wide};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
-use crate::time::timestamp::saturating_duration;
-use crate::word::live::{LONGEST_STALENESS, Live, Noted, When};
+use crate::time::rate::Rate;
+use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::word::live::{Carry, ChangeError, LONGEST_STALENESS, Live, Noted, When};
+use crate::word::settings::SettingsError;
 use crate::word::{AtomicWord, NativeWord, Word};
-use crate::{
-    Answer, Ask, Back, Carry, ChangeError, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterId,
-    Rate, Read, Reading, Receipt, Refund, Retry, Returned, SettingsError, Timestamp,
-};
 
 /// A token bucket whose rate and burst can change while it is in use, and that supports
 /// reservations ahead of time.

@@ -32,19 +32,19 @@
 
 use core::time::Duration;
 
-use crate::limiter::detail::{Observer, retry_of};
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::{Detail, Observer, retry_of};
 use crate::limiter::queue_limiter::replenishing;
+use crate::limiter::receipt::Receipt;
+use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned};
 use crate::newer::{cold_path, low_bits};
 use crate::sync::const_unless_loom;
 use crate::time::grid::{self, Grid};
-use crate::time::timestamp::saturating_duration;
-use crate::word::live::{LONGEST_STALENESS, Live, When};
-use crate::word::settings::{self, MIN_STALENESS, Scale};
+use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::word::live::{Carry, ChangeError, LONGEST_STALENESS, Live, When};
+use crate::word::settings::{self, MIN_STALENESS, Scale, Setting, SettingsError};
 use crate::word::{NativeWord, Word, narrow};
-use crate::{
-    Answer, Ask, Back, Carry, ChangeError, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterId,
-    Read, Reading, Receipt, Retry, Returned, Setting, SettingsError, Timestamp,
-};
 
 /// A fixed window whose limit and length can change while it is in use.
 ///

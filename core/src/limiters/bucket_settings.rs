@@ -2,7 +2,9 @@
 
 use crate::limiters::lattice::{Lattice, Terms};
 use crate::time::grid::Grid;
-use crate::{Rate, Setting, SettingsError, Timestamp};
+use crate::time::rate::Rate;
+use crate::time::timestamp::Timestamp;
+use crate::word::settings::{Setting, SettingsError};
 
 /// A bucket's terms, and its initial state.
 #[derive(Clone, Copy, Debug)]

@@ -29,16 +29,21 @@
 mod rules;
 
 pub use self::rules::ConcurrencyRules;
-use crate::limiter::detail::{Observer, retry_of};
+use crate::keyed::into_rules::IntoRules;
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::{Detail, Observer, retry_of};
+use crate::limiter::receipt::Receipt;
+use crate::limiter::{
+    Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, PassedOn, QueueLimiter, Read, Reading,
+    Returned, Waiting,
+};
 use crate::newer::signed;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
+use crate::time::timestamp::Timestamp;
+use crate::word::settings::{Setting, SettingsError};
 use crate::word::{AtomicWord, NativeWord, Word};
-use crate::{
-    Answer, Ask, Back, Denied, Detail, Hints, Idle, IntoRules, Lease, Limiter, LimiterId, PassedOn,
-    QueueLimiter, Read, Reading, Receipt, Retry, Returned, Setting, SettingsError, Timestamp,
-    Waiting,
-};
 
 /// A concurrency limit: at most `limit` permits are in use at once. Permits return when their
 /// [`Lease`] is dropped.

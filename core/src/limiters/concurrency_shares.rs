@@ -44,16 +44,17 @@
 
 use core::time::Duration;
 
-use crate::limiter::detail::{Observer, retry_of};
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::{Detail, Observer, retry_of};
+use crate::limiter::receipt::Receipt;
+use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
-use crate::word::settings::{self, MIN_STALENESS};
+use crate::time::timestamp::Timestamp;
+use crate::word::settings::{self, MIN_STALENESS, Setting, SettingsError};
 use crate::word::{AtomicWord, NativeWord, Word};
-use crate::{
-    Answer, Ask, Back, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterId, Read, Reading,
-    Receipt, Retry, Returned, Setting, SettingsError, Timestamp,
-};
 
 /// A concurrency limit that `K` shares use together: each has a guarantee, and may use what the
 /// others leave.

@@ -39,19 +39,19 @@
 
 use core::time::Duration;
 
-use crate::limiter::detail::{Observer, retry_of};
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::{Detail, Observer, retry_of};
 use crate::limiter::queue_limiter::replenishing;
+use crate::limiter::receipt::Receipt;
+use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned};
 use crate::newer::{signed, unbounded_shr};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
-use crate::time::timestamp::saturating_duration;
-use crate::word::settings;
+use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::word::settings::{Setting, SettingsError};
 use crate::word::stamped::{Started, bits, offset_bits};
-use crate::word::{AtomicWord, NativeWord, Word, narrow};
-use crate::{
-    Answer, Ask, Back, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterId, Read, Reading,
-    Receipt, Retry, Returned, Setting, SettingsError, Timestamp,
-};
+use crate::word::{AtomicWord, NativeWord, Word, narrow, settings};
 
 /// A window that the first request starts, and that denies every request for a `wait` once its
 /// limit is exceeded.

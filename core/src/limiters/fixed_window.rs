@@ -6,17 +6,19 @@ mod rules;
 use core::time::Duration;
 
 pub use self::rules::FixedWindowRules;
+use crate::keyed::into_rules::IntoRules;
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::queue_limiter::replenishing;
+use crate::limiter::receipt::Receipt;
+use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned};
 use crate::rules::attached::{Detach, StateWord, detached};
 use crate::rules::word_limiter::WordLimiter;
 use crate::sync::const_unless_loom;
-use crate::word::settings;
+use crate::time::timestamp::Timestamp;
+use crate::word::settings::{Setting, SettingsError};
 use crate::word::stamped::Started;
-use crate::word::{NativeWord, Word};
-use crate::{
-    Answer, Ask, Back, Denied, Hints, Idle, IntoRules, Lease, Limiter, LimiterId, Read, Reading,
-    Receipt, Retry, Returned, Setting, SettingsError, Timestamp,
-};
+use crate::word::{NativeWord, Word, settings};
 
 /// A fixed window: grants at most `limit` permits in each window.
 ///

@@ -7,12 +7,14 @@
 
 use core::time::Duration;
 
-use crate::limiter::detail::retry_of;
+use crate::limiter::Idle;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::{Detail, retry_of};
 use crate::newer::{cold_path, select_unpredictable};
 use crate::time::grid::Grid;
-use crate::time::timestamp::saturating_duration;
-use crate::word::settings::{self, MIN_STALENESS, Misfit, Scale};
-use crate::{Denied, Detail, Idle, Rate, Retry, Setting, SettingsError, Timestamp};
+use crate::time::rate::Rate;
+use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::word::settings::{self, MIN_STALENESS, Misfit, Scale, Setting, SettingsError};
 
 /// Returns the `used` that a take at `position` for `price` units leaves. `None` if too few units
 /// are available.

@@ -30,10 +30,13 @@ use core::cell::Cell;
 use core::fmt;
 use core::ops::Deref;
 
-use crate::{
-    Answer, Ask, Back, Concurrency, Denied, Hints, Idle, Lease, Limiter, LimiterId, Read, Reading,
-    Receipt, Refund, Retry, Returned, Timestamp, Word,
-};
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::receipt::{Receipt, Refund};
+use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned};
+use crate::limiters::Concurrency;
+use crate::time::timestamp::Timestamp;
+use crate::word::Word;
 use sealed::{Share, Source};
 
 /// A share of a limiter that one thread owns: a take is a plain load and store.
@@ -128,7 +131,9 @@ pub trait Sliceable: Source {}
 impl<L: Source> Sliceable for L {}
 
 pub(crate) mod sealed {
-    use crate::{Denied, Limiter, Retry, Timestamp};
+    use crate::limiter::Limiter;
+    use crate::limiter::denied::{Denied, Retry};
+    use crate::time::timestamp::Timestamp;
 
     /// The state of a slice, as its limiter reads and returns it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

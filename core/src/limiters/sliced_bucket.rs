@@ -29,20 +29,23 @@
 
 use core::time::Duration;
 
-use crate::limiter::detail::{Observer, retry_of};
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::{Detail, Observer, retry_of};
 use crate::limiter::queue_limiter::replenishing;
+use crate::limiter::receipt::{Plan, Receipt, Refund};
+use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned};
+use crate::limiters::Slice;
 use crate::limiters::bucket_settings::BucketSettings;
 use crate::limiters::lattice::{Balance, Lattice, Terms};
 use crate::limiters::slice::sealed::{Share, Source};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
-use crate::time::timestamp::saturating_duration;
+use crate::time::rate::Rate;
+use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::word::settings::{Setting, SettingsError};
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
-use crate::{
-    Answer, Ask, Back, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterId, Plan, Rate, Read,
-    Reading, Receipt, Refund, Retry, Returned, Setting, SettingsError, Slice, Timestamp,
-};
 
 /// A token bucket that slices can be cut from: shares from which one thread takes without an atomic
 /// access.

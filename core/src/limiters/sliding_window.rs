@@ -30,20 +30,22 @@
 
 use core::time::Duration;
 
-use crate::limiter::detail::{Observer, retry_of};
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::{Detail, Observer, retry_of};
 use crate::limiter::queue_limiter::replenishing;
+use crate::limiter::receipt::Receipt;
+use crate::limiter::{
+    Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned, When,
+};
 use crate::newer::{cold_path, signed};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
-use crate::time::timestamp::saturating_duration;
-use crate::word::settings;
+use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::word::settings::{Setting, SettingsError};
 use crate::word::stamped::Stamped;
-use crate::word::{AtomicWord, NativeWord, Word};
-use crate::{
-    Answer, Ask, Back, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterId, Read, Reading,
-    Receipt, Retry, Returned, Setting, SettingsError, Timestamp, When,
-};
+use crate::word::{AtomicWord, NativeWord, Word, settings};
 
 /// A sliding window in segments: grants at most `limit` permits in any `segments` consecutive
 /// segments of a window.

@@ -1,9 +1,10 @@
 //! Which stripe of a striped limiter a call uses, and how much a stripe draws.
 
-use crate::{
-    Answer, Ask, Back, Denied, Hints, Lease, Limiter, LimiterId, Plan, Read, Reading, Retry,
-    Returned, Timestamp,
-};
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::receipt::Plan;
+use crate::limiter::{Answer, Ask, Back, Hints, Limiter, LimiterId, Read, Reading, Returned};
+use crate::time::timestamp::Timestamp;
 use sealed::Stripes;
 
 /// A limiter whose permits lie in stripes: [`StripedBucket`](crate::StripedBucket) and
@@ -23,7 +24,11 @@ pub trait Striped: Stripes {}
 impl<L: Stripes> Striped for L {}
 
 pub(crate) mod sealed {
-    use crate::{Denied, Detail, Limiter, LimiterExt, Receipt, Refund, Timestamp};
+    use crate::limiter::denied::Denied;
+    use crate::limiter::detail::Detail;
+    use crate::limiter::receipt::{Receipt, Refund};
+    use crate::limiter::{Limiter, LimiterExt};
+    use crate::time::timestamp::Timestamp;
 
     pub trait Stripes: Limiter {
         /// The number of stripes, a power of two.

@@ -57,7 +57,12 @@ use core::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::Detail;
 use crate::limiter::queue_limiter::replenishing;
+use crate::limiter::receipt::{Receipt, Refund};
+use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned};
 use crate::limiters::bucket_settings::BucketSettings;
 use crate::limiters::lattice::Lattice;
 use crate::limiters::slice::sealed::{Share, Source};
@@ -66,12 +71,10 @@ use crate::limiters::stripe::{self, INDEX_BITS, LEAST, PARTS, sealed::Stripes};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
-use crate::word::settings::FAR_ENOUGH;
+use crate::time::rate::Rate;
+use crate::time::timestamp::Timestamp;
+use crate::word::settings::{FAR_ENOUGH, SettingsError};
 use crate::word::{AtomicWord, NativeWord, Word};
-use crate::{
-    Answer, Ask, Back, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterId, Rate, Read, Reading,
-    Receipt, Refund, Retry, Returned, SettingsError, Timestamp,
-};
 
 /// A token bucket for many cores: its permits lie in a shared rest and in `N` stripes, each on a
 /// cache line of its own.

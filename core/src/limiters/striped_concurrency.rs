@@ -48,14 +48,19 @@
 
 use crossbeam_utils::CachePadded;
 
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::receipt::{Receipt, Refund};
+use crate::limiter::{
+    Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, PassedOn, QueueLimiter, Read, Reading,
+    Returned, Waiting,
+};
 use crate::limiters::stripe::{self, INDEX_BITS, LARGEST, LEAST, PARTS, sealed::Stripes};
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
+use crate::time::timestamp::Timestamp;
+use crate::word::settings::{Setting, SettingsError};
 use crate::word::{AtomicWord, NativeWord, Word};
-use crate::{
-    Answer, Ask, Back, Denied, Hints, Idle, Lease, Limiter, LimiterId, PassedOn, QueueLimiter,
-    Read, Reading, Receipt, Refund, Retry, Returned, Setting, SettingsError, Timestamp, Waiting,
-};
 
 /// A concurrency limit for many cores: at most `limit` permits are in use at once. Its permits lie
 /// in a shared rest and in `N` stripes, each on a cache line of its own.

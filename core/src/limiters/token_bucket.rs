@@ -6,16 +6,20 @@ mod rules;
 use core::time::Duration;
 
 pub use self::rules::TokenBucketRules;
+use crate::keyed::into_rules::IntoRules;
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::queue_limiter::replenishing;
+use crate::limiter::receipt::Receipt;
+use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned};
 use crate::limiters::bucket_settings::BucketSettings;
 use crate::rules::attached::{Detach, StateWord, detached};
 use crate::rules::word_limiter::WordLimiter;
 use crate::sync::const_unless_loom;
+use crate::time::rate::Rate;
+use crate::time::timestamp::Timestamp;
+use crate::word::settings::SettingsError;
 use crate::word::{NativeWord, Word};
-use crate::{
-    Answer, Ask, Back, Denied, Hints, Idle, IntoRules, Lease, Limiter, LimiterId, Rate, Read,
-    Reading, Receipt, Retry, Returned, SettingsError, Timestamp,
-};
 
 /// A token bucket: holds at most `burst` permits and gains permits at an exact rational [`Rate`].
 ///

@@ -1,8 +1,9 @@
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::queue_limiter::replenishing;
-use crate::{
-    Answer, Ask, Back, Denied, Hints, Idle, Lease, Limiter, Read, Reading, Receipt, Retry,
-    Returned, Timestamp,
-};
+use crate::limiter::receipt::Receipt;
+use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, Read, Reading, Returned};
+use crate::time::timestamp::Timestamp;
 
 /// No limit: grants every request. For example, for the routes of a gateway that have no limit.
 ///

@@ -6,14 +6,17 @@ mod rules;
 use core::time::Duration;
 
 use self::rules::{WarmingRules, WarmingTerms};
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::queue_limiter::replenishing;
+use crate::limiter::receipt::Receipt;
+use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned};
 use crate::rules::word_limiter::WordLimiter;
 use crate::sync::const_unless_loom;
+use crate::time::rate::Rate;
+use crate::time::timestamp::Timestamp;
+use crate::word::settings::SettingsError;
 use crate::word::{NativeWord, Word};
-use crate::{
-    Answer, Ask, Back, Denied, Hints, Idle, Lease, Limiter, LimiterId, Rate, Read, Reading,
-    Receipt, Retry, Returned, SettingsError, Timestamp,
-};
 
 /// A token bucket whose rate warms up: after the bucket was unused, permits return slowly at
 /// first, and faster the more of them are used, up to the stable [`Rate`].

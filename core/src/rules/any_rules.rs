@@ -2,11 +2,14 @@
 //!
 //! No state of its own: the state is that of the rules inside.
 
+use crate::limiter::Idle;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::Detail;
+use crate::limiter::receipt::Receipt;
+use crate::limiters::{ConcurrencyRules, FixedWindowRules, TokenBucketRules};
 use crate::rules::{TableRules, Verdict, WordRules};
-use crate::{
-    ConcurrencyRules, Denied, Detail, FixedWindowRules, Idle, KeyedWord, Receipt, Retry, Timestamp,
-    TokenBucketRules,
-};
+use crate::time::timestamp::Timestamp;
+use crate::word::KeyedWord;
 
 /// Rules of any kind that a table with one word for each key supports. For limits whose kind is
 /// known only at run time, such as those in a configuration file.

@@ -7,16 +7,16 @@
 //! Other processes may write anything into the word. The rules decide about any bits, without an
 //! overflow or a panic: `core/tests/attached.rs` has random words.
 
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::queue_limiter::replenishing;
+use crate::limiter::{Answer, Ask, Back, Hints, Limiter, LimiterId, Read, Reading, Returned};
 use crate::rules::word_limiter::WordLimiter;
 use crate::rules::{Moved, WordRules};
 use crate::sync::atomic::Ordering::{AcqRel, Relaxed};
 use crate::sync::const_unless_loom;
+use crate::time::timestamp::Timestamp;
 use crate::word::{AtomicWord, NativeWord, Place, Word};
-use crate::{
-    Answer, Ask, Back, Denied, Hints, Lease, Limiter, LimiterId, Read, Reading, Retry, Returned,
-    Timestamp,
-};
 
 /// The state word of a limiter, apart from its settings.
 ///

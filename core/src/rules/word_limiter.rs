@@ -6,15 +6,16 @@
 //! [`Concurrency`](crate::Concurrency), whose permits may guard data, has its own loop. The word is
 //! in the limiter itself, or in a place of the caller's: see [`Attached`](crate::Attached).
 
-use crate::limiter::detail::outcome;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::{Detail, outcome};
+use crate::limiter::receipt::{Plan, Receipt, Refund};
+use crate::limiter::{Answer, Ask, Back, How, Idle, Reading, Returned, Tell, When};
 use crate::rules::{Verdict, WordRules, look};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
+use crate::time::interval::Interval;
+use crate::time::timestamp::Timestamp;
 use crate::word::{AtomicWord, Place};
-use crate::{
-    Answer, Ask, Back, Denied, Detail, How, Idle, Interval, Plan, Reading, Receipt, Refund, Retry,
-    Returned, Tell, Timestamp, When,
-};
 
 /// Exchanges the word of a limiter for the state that a step returns, and evaluates to that state.
 /// A step that changes nothing returns from the function. All transitions use this loop.

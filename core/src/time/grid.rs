@@ -6,7 +6,7 @@
 //! step)`, the high half of the product is the quotient or one less, for every `u64`. One
 //! comparison corrects it.
 
-use crate::Timestamp;
+use crate::time::timestamp::Timestamp;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {

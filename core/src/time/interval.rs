@@ -1,6 +1,6 @@
 use core::time::Duration;
 
-use crate::Timestamp;
+use crate::time::timestamp::Timestamp;
 use crate::word::settings::MIN_STALENESS;
 
 /// An interval that contains the current time: what some clocks can tell at a lower cost than the

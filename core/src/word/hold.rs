@@ -26,13 +26,14 @@
 
 use core::time::Duration;
 
+use crate::limiter::Idle;
+use crate::limiter::denied::Retry;
 use crate::newer::cold_path;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::time::grid::Grid;
-use crate::time::timestamp::saturating_duration;
-use crate::word::settings::{self, MIN_STALENESS, Misfit, Scale};
+use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::word::settings::{self, MIN_STALENESS, Misfit, Scale, Setting, SettingsError};
 use crate::word::{AtomicWord, Word, narrow};
-use crate::{Idle, Retry, Setting, SettingsError, Timestamp};
 
 /// The word of a hold that was never on or was cleared.
 pub(crate) const NEVER: u64 = 0;

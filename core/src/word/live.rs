@@ -51,12 +51,13 @@
 use core::fmt;
 use core::mem;
 
+use crate::limiter::receipt::Receipt;
 use crate::newer::{cold_path, unbounded_shr};
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
 use crate::sync::const_unless_loom;
+use crate::word::settings::SettingsError;
 use crate::word::{AtomicWord, Word};
-use crate::{Receipt, SettingsError};
 
 /// A state and two sets of `N` settings.
 #[derive(Debug)]

@@ -24,11 +24,12 @@
 //! last zone is then granted, and the grant counts under the old stamp. A stale timestamp after it
 //! is in the middle zone: it must not find the limiter idle, so it is denied.
 
+use crate::limiter::receipt::Receipt;
 use crate::newer::signed;
 use crate::time::grid::Grid;
-use crate::word::settings::{self, MIN_STALENESS, Scale};
+use crate::time::timestamp::Timestamp;
+use crate::word::settings::{self, MIN_STALENESS, Scale, Setting, SettingsError};
 use crate::word::{Word, narrow};
-use crate::{Receipt, Setting, SettingsError, Timestamp};
 
 /// How a stamp and a count share a word, and which stamps count as stale.
 #[derive(Clone, Copy, Debug)]

@@ -2,11 +2,15 @@ mod keyed;
 
 use core::borrow::Borrow;
 
-use crate::sync::const_unless_loom;
-use crate::{
-    Answer, Ask, Back, Counts, Denied, Hints, Lease, Limiter, LimiterId, PassedOn, QueueLimiter,
-    Read, Reading, Replenishing, Retry, Returned, Tally, Timestamp,
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::{
+    Answer, Ask, Back, Hints, Limiter, LimiterId, PassedOn, QueueLimiter, Read, Reading,
+    Replenishing, Returned,
 };
+use crate::sync::const_unless_loom;
+use crate::time::timestamp::Timestamp;
+use crate::wrappers::tally::{Counts, Tally};
 
 /// Counts the requests of a limiter or a table, and their permits: granted, denied, refused, and
 /// held. A limiter without this wrapper pays nothing for it.

@@ -14,14 +14,18 @@
 
 use core::time::Duration;
 
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::not_granted::NotGranted;
+use crate::limiter::{
+    Answer, Ask, Back, How, Limiter, LimiterId, QueueLimiter, Read, Reading, Replenishing, Returned,
+};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
+use crate::time::timestamp::Timestamp;
 use crate::word::hold::{Hold, NEVER};
+use crate::word::settings::{Setting, SettingsError};
 use crate::word::{AtomicWord, NativeWord, Word};
-use crate::{
-    Answer, Ask, Back, Denied, How, Lease, Limiter, LimiterId, NotGranted, QueueLimiter, Read,
-    Reading, Replenishing, Retry, Returned, Setting, SettingsError, Timestamp,
-};
 
 /// A limiter with thresholds below its limit. Each threshold has a decision: for example, warn at
 /// half and slow down at 80 %, while the limit itself denies.

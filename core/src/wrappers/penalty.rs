@@ -14,19 +14,24 @@
 use core::cell::Cell;
 use core::time::Duration;
 
+use crate::leases::lease::Lease;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::Detail;
 use crate::limiter::metadata::{self, Used};
+use crate::limiter::not_granted::NotGranted;
+use crate::limiter::receipt::Receipt;
+use crate::limiter::{
+    Answer, Ask, Back, Hints, How, Idle, Limiter, LimiterExt, LimiterId, QueueLimiter, Read,
+    Reading, Replenishing, Returned,
+};
+use crate::limiters::Unlimited;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
-use crate::time::timestamp::saturating_duration;
+use crate::time::timestamp::{Timestamp, saturating_duration};
 use crate::word::hold::{Hold, NEVER};
-use crate::word::settings;
+use crate::word::settings::{Setting, SettingsError};
 use crate::word::stamped::Started;
-use crate::word::{AtomicWord, NativeWord, Word};
-use crate::{
-    Answer, Ask, Back, Denied, Detail, Hints, How, Idle, Lease, Limiter, LimiterExt, LimiterId,
-    NotGranted, QueueLimiter, Read, Reading, Receipt, Replenishing, Retry, Returned, Setting,
-    SettingsError, Timestamp, Unlimited,
-};
+use crate::word::{AtomicWord, NativeWord, Word, settings};
 
 /// A limiter that keeps denying for a time after a denial.
 ///

@@ -15,9 +15,10 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crossbeam_utils::CachePadded;
 
+use crate::limiter::denied::Denied;
+use crate::limiter::not_granted::NotGranted;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord};
-use crate::{Denied, NotGranted};
 
 /// Counters of the requests and permits of one or several limiters, for [`Counted`].
 ///

@@ -20,12 +20,12 @@
 use core::array;
 use core::hash::BuildHasher;
 
-use crate::Timestamp;
 use crate::keyed::keyed_list::KeyedList;
 use crate::keyed::line::{self, Address, Claim, Entry, Found, Held, Line};
 use crate::keyed::rule_list::sealed::List as _;
 use crate::keyed::rule_list::{MOST, RuleList, RulesAtRunTime};
 use crate::rules::TableRules;
+use crate::time::timestamp::Timestamp;
 
 impl<M: AsRef<[Line]>, S: BuildHasher> KeyedList<RulesAtRunTime, M, S> {
     /// Moves all keys to the table `to`, which has other limits, while other threads take permits

@@ -5,11 +5,15 @@ use core::cell::Cell;
 use core::hash::BuildHasher;
 use core::ops::Deref;
 
+use crate::all_of::DeniedBy;
 use crate::keyed::key::Key;
 use crate::keyed::keyed_list::{EachLimit, KeyedList};
 use crate::keyed::line::{Address, Line};
 use crate::keyed::rule_list::{MOST, RuleList};
-use crate::{DeniedBy, Detail, Lease, Receipt, Timestamp};
+use crate::leases::lease::Lease;
+use crate::limiter::detail::Detail;
+use crate::limiter::receipt::Receipt;
+use crate::time::timestamp::Timestamp;
 
 impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     pub(super) fn take_each_detailed(

@@ -24,8 +24,9 @@ use super::KeyedList;
 use crate::keyed::line::{Address, Line, Words};
 use crate::keyed::rule_list::RuleList;
 use crate::keyed::rule_list::sealed::Rules;
+use crate::limiter::receipt::{Receipt, Refund};
+use crate::time::timestamp::Timestamp;
 use crate::word::{KeyedWord, Word};
-use crate::{Receipt, Refund, Timestamp};
 
 /// A note that is no sum of notes.
 const USED: u64 = u64::MAX;

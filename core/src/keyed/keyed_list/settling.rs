@@ -32,7 +32,8 @@ use crate::keyed::rule_list::sealed::Rules;
 use crate::keyed::rule_list::{MOST, RuleList};
 use crate::keyed::settling::{Refunds, RefundsBefore};
 use crate::keyed::table::ATTEMPTS;
-use crate::{Receipt, Timestamp};
+use crate::limiter::receipt::Receipt;
+use crate::time::timestamp::Timestamp;
 
 impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// Refunds `n` permits of a grant to the limit with index `limit` of the key at `address`.

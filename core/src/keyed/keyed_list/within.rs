@@ -8,10 +8,12 @@
 use core::hash::BuildHasher;
 
 use super::{KeyedList, Progress};
+use crate::all_of::DeniedBy;
 use crate::keyed::line::{self, Address, Line, Words};
 use crate::keyed::rule_list::RuleList;
+use crate::limiter::receipt::Receipt;
+use crate::time::interval::Interval;
 use crate::word::STATE_AT;
-use crate::{DeniedBy, Interval, Receipt};
 
 impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// Takes `n` permits of each limit at a time that lies in `interval`, if it does not matter

@@ -4,14 +4,17 @@
 //! Invariant: no take leaves more permits in use than the limit at that moment. A take adds to the
 //! state and a release subtracts from it. Both are a compare-exchange of a slot of the table.
 
-use crate::limiter::detail::retry_of;
+use crate::limiter::Idle;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::{Detail, retry_of};
+use crate::limiter::receipt::Receipt;
 use crate::rules::{TableRules, Verdict, WordRules};
 use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
-use crate::{
-    Denied, Detail, Idle, KeyedWord, Receipt, Retry, Setting, SettingsError, Timestamp, Word,
-};
+use crate::time::timestamp::Timestamp;
+use crate::word::settings::{Setting, SettingsError};
+use crate::word::{KeyedWord, Word};
 
 /// The rules of a [`Concurrency`](crate::Concurrency) limit, without its state word.
 ///

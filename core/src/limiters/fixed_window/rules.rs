@@ -19,14 +19,18 @@
 
 use core::time::Duration;
 
-use crate::limiter::detail::retry_of;
+use crate::limiter::Idle;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::{Detail, retry_of};
+use crate::limiter::receipt::Receipt;
+use crate::limiters::FixedWindow;
 use crate::newer::{low_bits, signed};
 use crate::rules::{Moved, TableRules, Verdict, WordRules};
 use crate::time::grid::Grid;
-use crate::time::timestamp::saturating_duration;
+use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::word::settings::SettingsError;
 use crate::word::stamped::{Stamped, Started};
 use crate::word::{KeyedWord, Word};
-use crate::{Denied, Detail, FixedWindow, Idle, Receipt, Retry, SettingsError, Timestamp};
 
 /// The rules of a [`FixedWindow`], without its state word.
 ///

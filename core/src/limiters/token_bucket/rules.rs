@@ -28,17 +28,20 @@
 
 use core::time::Duration;
 
+use crate::limiter::Idle;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::Detail;
+use crate::limiter::receipt::Receipt;
+use crate::limiters::TokenBucket;
 use crate::limiters::bucket_settings::BucketSettings;
 use crate::limiters::lattice::{Lattice, Terms, used_after, used_after_in_table};
 use crate::newer::cold_path;
 use crate::rules::{Moved, TableRules, Verdict, WordRules};
 use crate::time::grid::Grid;
-use crate::time::timestamp::saturating_duration;
-use crate::word::settings::gcd;
-use crate::word::{KeyedWord, STATE_AT, Word, narrow};
-use crate::{
-    Denied, Detail, Idle, NativeWord, Rate, Receipt, Retry, SettingsError, Timestamp, TokenBucket,
-};
+use crate::time::rate::Rate;
+use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::word::settings::{SettingsError, gcd};
+use crate::word::{KeyedWord, NativeWord, STATE_AT, Word, narrow};
 
 /// The rules of a [`TokenBucket`], without its state word.
 ///

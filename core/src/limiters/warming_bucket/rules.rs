@@ -45,13 +45,16 @@
 
 use core::time::Duration;
 
-use crate::limiter::detail::retry_of;
+use crate::limiter::Idle;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::{Detail, retry_of};
+use crate::limiter::receipt::Receipt;
 use crate::rules::{Verdict, WordRules};
 use crate::time::grid::Grid;
-use crate::time::timestamp::saturating_duration;
-use crate::word::settings::{self, Misfit, Scale};
+use crate::time::rate::Rate;
+use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::word::settings::{self, Misfit, Scale, Setting, SettingsError};
 use crate::word::{Word, narrow};
-use crate::{Denied, Detail, Idle, Rate, Receipt, Retry, Setting, SettingsError, Timestamp};
 
 /// The rules of a [`WarmingBucket`](crate::WarmingBucket), without its state word.
 #[derive(Clone, Copy, Debug)]

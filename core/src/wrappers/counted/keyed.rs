@@ -7,11 +7,18 @@ use std::sync::Arc;
 
 use crate::keyed::key::sealed::Table;
 use crate::keyed::key::{Key, Keys, QueueKeys};
+use crate::keyed::key_hash::KeyHash;
+use crate::keyed::line::Address;
+use crate::limiter::Idle;
+use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::detail::Detail;
 use crate::limiter::metadata::Metadata;
-use crate::{
-    Address, Counted, Denied, Detail, Idle, Interval, KeyHash, NotGranted, Receipt, Refund, Retry,
-    Tally, Timestamp,
-};
+use crate::limiter::not_granted::NotGranted;
+use crate::limiter::receipt::{Receipt, Refund};
+use crate::time::interval::Interval;
+use crate::time::timestamp::Timestamp;
+use crate::wrappers::counted::Counted;
+use crate::wrappers::tally::Tally;
 
 impl<L: Keys, T: Borrow<Tally>> Counted<L, T> {
     /// Returns the counted limiter of `key` under the table's first limit. The key takes no slot
