@@ -19,7 +19,7 @@
 //! the earlier takes are refunded in reverse order. So each refund finds the state that its take
 //! left. A limit that is itself a composition has no receipt for all its parts. The rest of the
 //! second pass therefore runs inside its take ([`Tell::Grant`]), and so it does for each limit that
-//! does not say that its receipt is enough ([`Hints::one_receipt`](crate::Hints::one_receipt)).
+//! does not say that its receipt is enough ([`Hints::one_receipt`](crate::limiter::Hints::one_receipt)).
 
 mod as_limiter;
 mod receipts;
@@ -55,7 +55,7 @@ use crate::time::timestamp::Timestamp;
 /// **Repeated limits.** Without concurrent requests, a denial changes nothing, however the limits
 /// are named: through handles or wrappers, as parts of other compositions, or several times. For
 /// that, a limiter of your own whose permits return by time has to
-/// [refund](crate::Back::Refund) them.
+/// [refund](crate::limiter::Back::Refund) them.
 ///
 /// **As one limiter.** A composition is itself a [`Limiter`], so a queue can own it. Its lease
 /// returns permits by release only. If a queue grants permits that are then not claimed, they are
@@ -181,7 +181,8 @@ impl<T: Limits> AllOf<T> {
     /// [`DeniedBy`] names the limit that denied. Then nothing has changed.
     ///
     /// ```
-    /// # use portcullis_core::{AllLease, AllOf, Concurrency, DeniedBy, Timestamp};
+    /// # use portcullis_core::{AllOf, Concurrency, Timestamp};
+    /// # use portcullis_core::composition::{AllLease, DeniedBy};
     /// fn admit<'a>(
     ///     user: &'a Concurrency,
     ///     all: &'a Concurrency,
@@ -1023,7 +1024,8 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
 /// limiters, and references to these. Sealed.
 ///
 /// ```
-/// # use portcullis_core::{Concurrency, Limits};
+/// # use portcullis_core::Concurrency;
+/// # use portcullis_core::composition::Limits;
 /// assert_eq!((Concurrency::new(1), Concurrency::new(2)).len(), 2);
 /// assert!([Concurrency::new(1)].get(1).is_none());
 /// ```

@@ -29,6 +29,8 @@ pub use monotonic::MonotonicClock;
 #[cfg(feature = "tsc")]
 pub use tsc::TscClock;
 
+pub use crate::time::interval::Interval;
+
 use crate::leases::lease::Lease;
 use crate::limiter::denied::Denied;
 use crate::limiter::detail::Detail;
@@ -36,7 +38,6 @@ use crate::limiter::receipt::Receipt;
 use crate::limiter::{Answer, Ask, How, Idle, Limiter, LimiterExt};
 #[cfg(target_has_atomic = "64")]
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::time::interval::Interval;
 use crate::time::timestamp::Timestamp;
 
 /// A source of [`Timestamp`]s, all with the same origin.
@@ -80,7 +81,8 @@ pub trait Clock {
     ///
     /// ```
     /// use core::time::Duration;
-    /// use portcullis_core::{Clock, Interval, Timestamp};
+    /// use portcullis_core::{Clock, Timestamp};
+    /// use portcullis_core::clock::Interval;
     ///
     /// /// A counter that an interrupt advances each millisecond, and a slow chip with the time.
     /// struct Board;

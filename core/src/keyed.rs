@@ -1,5 +1,8 @@
-//! A table of limiters by key. See [`line`](mod@line) for the state, the transitions and the
-//! invariant.
+//! Tables of limiters by key, their memory, their keys and the rules of their limiters.
+//!
+//! [`Keyed`] is a table with one limit per key, [`KeyedList`] one
+//! with several, and [`KeyedArray`] one of limiters of any type.
+// See `line` for the state, the transitions and the invariant.
 
 pub(crate) mod by_address;
 pub(crate) mod clocked_key;
@@ -23,6 +26,31 @@ pub(crate) mod seeded_hasher;
 pub(crate) mod settling;
 pub(crate) mod table;
 
+pub use self::clocked_key::ClockedKey;
+pub use self::into_rules::{IntoRuleList, IntoRules};
+pub use self::key::{Key, KeyLimiter};
+pub use self::key_hash::KeyHash;
+pub use self::keyed_array::KeyedArray;
+pub use self::keyed_list::KeyedList;
+pub use self::line::{Address, Line};
+pub use self::moving::MovableRules;
+pub use self::partly_changed::PartlyChanged;
+pub use self::pending_claim::PendingClaim;
+#[cfg(all(
+    feature = "std",
+    not(all(target_family = "wasm", target_os = "unknown"))
+))]
+pub use self::random_seed::RandomSeed;
+pub use self::rule_list::{RuleList, RulesAtRunTime};
+pub use self::seed::{Seed, SeedFixed};
+pub use self::seeded_hasher::SeededHasher;
+pub use self::settling::{Refunds, RefundsBefore};
+pub use self::table::KeyedStatistics;
+pub use crate::limiters::concurrency::ConcurrencyRules;
+pub use crate::limiters::fixed_window::FixedWindowRules;
+pub use crate::limiters::token_bucket::TokenBucketRules;
+pub use crate::rules::any_rules::AnyRules;
+
 use core::cell::Cell;
 use core::fmt;
 use core::hash::{BuildHasher, Hash};
@@ -34,17 +62,13 @@ use std::boxed::Box;
 use std::sync::Arc;
 
 #[cfg(any(doc, feature = "std"))]
-use crate::keyed::into_rules::IntoRules;
-use crate::keyed::key::{Key, Keys, QueueKeys};
-use crate::keyed::key_hash::KeyHash;
-use crate::keyed::line::{Address, Claims, Found, Held, Line, Width};
+use crate::keyed::key::{Keys, QueueKeys};
+use crate::keyed::line::{Claims, Found, Held, Width};
 #[cfg(all(
     feature = "std",
     not(all(target_family = "wasm", target_os = "unknown"))
 ))]
-use crate::keyed::random_seed::RandomSeed;
-use crate::keyed::seed::Seed;
-use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
+use crate::keyed::table::{ATTEMPTS, Table};
 use crate::limiter::Idle;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::{Detail, Observer, observed};
@@ -57,11 +81,12 @@ use crate::word::KeyedWord;
 
 /// The rules of the limiters in a [`Keyed`] table: their state is one word per key. Sealed.
 ///
-/// Implemented by [`TokenBucketRules`](crate::TokenBucketRules),
-/// [`FixedWindowRules`](crate::FixedWindowRules) and [`ConcurrencyRules`](crate::ConcurrencyRules).
+/// Implemented by [`TokenBucketRules`],
+/// [`FixedWindowRules`] and [`ConcurrencyRules`].
 ///
 /// ```
-/// use portcullis_core::{KeyedRules, Rate, TokenBucketRules};
+/// use portcullis_core::Rate;
+/// use portcullis_core::keyed::{KeyedRules, TokenBucketRules};
 /// fn has_some(_: impl KeyedRules) {}
 /// has_some(TokenBucketRules::new(Rate::per_second(5), 10));
 /// ```
@@ -70,7 +95,8 @@ use crate::word::KeyedWord;
 /// this trait, and [`Keyed::new`] does not accept it:
 ///
 /// ```compile_fail,E0277
-/// # use portcullis_core::{Keyed, Line, Rate, Seed, TokenBucket};
+/// # use portcullis_core::{Keyed, Rate, TokenBucket};
+/// # use portcullis_core::keyed::{Line, Seed};
 /// let bucket = TokenBucket::new(Rate::per_second(5), 10);
 /// let table = Keyed::new(bucket, [const { Line::new() }; 4], Seed::new());
 /// ```
@@ -78,7 +104,8 @@ use crate::word::KeyedWord;
 /// Convert it with [`IntoRules`]:
 ///
 /// ```
-/// # use portcullis_core::{IntoRules, Keyed, Line, Rate, Seed, TokenBucket};
+/// # use portcullis_core::{Keyed, Rate, TokenBucket};
+/// # use portcullis_core::keyed::{IntoRules, Line, Seed};
 /// let bucket = TokenBucket::new(Rate::per_second(5), 10);
 /// let table = Keyed::new(bucket.into_rules()?, [const { Line::new() }; 4], Seed::new());
 /// # Ok::<(), portcullis_core::SettingsError>(())
@@ -128,21 +155,21 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// at most the staleness: see [`with_staleness`](Self::with_staleness).
 ///
 /// **New keys.** The limiter of a new key starts full. The setting
-/// [`initial`](crate::TokenBucketBuilder::initial) is ignored, for two reasons. First, the table
+/// [`initial`](crate::builder::TokenBucketBuilder::initial) is ignored, for two reasons. First, the table
 /// forgets a key when it gives the slot of the key to another one, and the forgotten key returns as
 /// a new key. Its limiter was full when it was forgotten, so it would lose permits if it started
 /// with fewer. Second, a new key without permits would never be granted any: a denial writes
 /// nothing, so each request of the key would be its first.
 ///
 /// **Changes of the settings.** A concurrency limit can be changed for all keys at once:
-/// [`rules`](Self::rules) and [`ConcurrencyRules::set_limit`](crate::ConcurrencyRules::set_limit).
+/// [`rules`](Self::rules) and [`ConcurrencyRules::set_limit`](crate::keyed::ConcurrencyRules::set_limit).
 /// A rate, a burst or a window cannot. A slot has no room for its own settings: they are stored
 /// once for all slots, and the state of each is counted in units of them. The same state would mean
 /// more or fewer permits under other settings, and all slots cannot be converted at one moment.
 /// There are three ways to change a rate:
 ///
 /// - [Move](Self::move_to) the keys to another table.
-/// - Use a [`KeyedArray`](crate::KeyedArray) of [`AdjustableBucket`](crate::AdjustableBucket)s and
+/// - Use a [`KeyedArray`] of [`AdjustableBucket`](crate::AdjustableBucket)s and
 ///   its [`change_all`](crate::KeyedArray::change_all).
 /// - Give the table several limits, and choose another limit for the key. The key then starts with
 ///   all permits of that limit.
@@ -210,7 +237,8 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// A table in a static:
 ///
 /// ```
-/// use portcullis_core::{Keyed, Line, Rate, Seed, Timestamp, TokenBucketRules};
+/// use portcullis_core::{Keyed, Rate, Timestamp};
+/// use portcullis_core::keyed::{Line, Seed, TokenBucketRules};
 ///
 /// static USERS: Keyed<TokenBucketRules, [Line; 1024]> = Keyed::new(
 ///     TokenBucketRules::new(Rate::per_second(10), 2),
@@ -238,8 +266,9 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
         /// limiter to rules.
         ///
         /// ```
-        /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, LimiterExt, Timestamp};
-        /// let seed = portcullis_core::RandomSeed::new();
+        /// # use portcullis_core::{Keyed, LimiterExt, Timestamp};
+        /// # use portcullis_core::keyed::{ConcurrencyRules, Line};
+        /// let seed = portcullis_core::keyed::RandomSeed::new();
         /// let downloads = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), seed);
         /// let alice = downloads.key("alice");
         /// let first = alice.try_acquire_at(Timestamp::ZERO, 1);
@@ -276,7 +305,7 @@ impl<R: KeyedRules> Keyed<R, Box<[Line]>, RandomSeed> {
     /// assert!(users.key("bob").try_acquire_at(now, 1).is_ok());
     /// ```
     ///
-    /// A limiter whose state is more than one word needs a [`KeyedArray`](crate::KeyedArray):
+    /// A limiter whose state is more than one word needs a [`KeyedArray`]:
     ///
     /// ```compile_fail,E0277
     /// # use core::time::Duration;
@@ -300,7 +329,8 @@ impl<R: KeyedRules, S: BuildHasher> Keyed<R, Box<[Line]>, S> {
     /// As `for_keys`.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Keyed, Seed};
+    /// # use portcullis_core::{Concurrency, Keyed};
+    /// # use portcullis_core::keyed::Seed;
     /// let users = Keyed::for_keys_with_hasher(Concurrency::new(1), 1_000, Seed::new());
     /// // At start-up. Use random numbers here.
     /// users.seed().set([7, 8]).unwrap();
@@ -328,7 +358,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         ///
         /// ```
         /// # use core::time::Duration;
-        /// # use portcullis_core::{FixedWindowRules, Keyed, Line, LimiterExt, Seed, Timestamp};
+        /// # use portcullis_core::{Keyed, LimiterExt, Timestamp};
+        /// # use portcullis_core::keyed::{FixedWindowRules, Line, Seed};
         /// const READ: usize = 0;
         /// const WRITE: usize = 1;
         /// let minute = Duration::from_secs(60);
@@ -359,7 +390,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
+    /// # use portcullis_core::Keyed;
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1), Seed::new());
     /// assert_eq!(
     ///     table.with_staleness(Duration::from_secs(5)).staleness(),
@@ -376,7 +408,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
+    /// # use portcullis_core::Keyed;
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1), Seed::new());
     /// assert_eq!(table.staleness(), Duration::from_secs(1));
     /// ```
@@ -396,13 +429,14 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// The first grant of a key makes two compare-exchanges instead of one and a store.
     ///
     /// ```
-    /// # use portcullis_core::{Keyed, Line, Rate, Seed, Timestamp, TokenBucketRules};
+    /// # use portcullis_core::{Keyed, Rate, Timestamp};
+    /// # use portcullis_core::keyed::{Line, Seed, TokenBucketRules};
     /// let rules = TokenBucketRules::new(Rate::per_second(10), 2);
     /// let users = Keyed::new(rules, Line::for_keys(100), Seed::new()).with_revocable_claims();
     /// assert!(users.key("alice").try_acquire_at(Timestamp::ZERO, 2).is_ok());
     /// ```
     ///
-    /// [`PendingClaim::abandon`]: crate::PendingClaim::abandon
+    /// [`PendingClaim::abandon`]: crate::keyed::PendingClaim::abandon
     #[must_use]
     pub const fn with_revocable_claims(mut self) -> Self {
         self.table.claims = Claims::Revocable;
@@ -414,7 +448,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// same hasher.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Limiter, Line, Seed, Timestamp};
+    /// # use portcullis_core::{Keyed, Limiter, Timestamp};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// use std::sync::Arc;
     ///
     /// let lines: Arc<[Line]> = Line::for_keys(100).into();
@@ -431,7 +466,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// Returns the hasher of the keys, for example to set its [`Seed`].
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
+    /// # use portcullis_core::Keyed;
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1), Seed::new());
     /// assert!(table.seed().set([1, 2]).is_ok());
     /// ```
@@ -449,7 +485,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// One hash.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Limiter, Line, Seed, Timestamp};
+    /// # use portcullis_core::{Keyed, Limiter, Timestamp};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
     /// assert_eq!(table.key(&("alice", 7)).available_at(Timestamp::ZERO), 3);
     /// assert_eq!(
@@ -467,7 +504,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// there is no such limit. Under two limits, one key has two separate limiters.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
+    /// # use portcullis_core::Keyed;
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = Keyed::with_limits(
     ///     [ConcurrencyRules::new(3), ConcurrencyRules::new(1)],
     ///     Line::for_keys(100),
@@ -488,7 +526,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// No hash.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, KeyHash, Keyed};
+    /// # use portcullis_core::{Concurrency, Keyed};
+    /// # use portcullis_core::keyed::KeyHash;
     /// let table = Keyed::for_keys(Concurrency::new(3), 100);
     /// let alice = KeyHash::new(table.seed(), "alice");
     /// assert_eq!(table.key_hashed(alice).address(), table.key("alice").address());
@@ -525,7 +564,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// a concurrency limit can be changed.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
+    /// # use portcullis_core::Keyed;
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(1), Seed::new());
     /// table.rules()[0].set_limit(5).unwrap();
     /// assert_eq!(table.rules()[0].limit(), 5, "the new limit of every key");
@@ -539,7 +579,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// changes in the meantime.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, LimiterExt, Line, Seed, Timestamp};
+    /// # use portcullis_core::{Keyed, LimiterExt, Timestamp};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let lines = [const { Line::new() }; 2];
     /// let table = Keyed::new(ConcurrencyRules::new(3), lines, Seed::new());
     /// let alice = table.key("alice");
@@ -568,7 +609,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// Reads all slots in `lines`. A caller may sweep a few lines at a time.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, LimiterExt, Line, Seed, Timestamp};
+    /// # use portcullis_core::{Keyed, LimiterExt, Timestamp};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(8), Seed::new());
     /// drop(
     ///     table

@@ -35,7 +35,7 @@
 //!
 //! A token bucket's rate is an exact rational number. In its strict mode a sliding window keeps its
 //! limit in any time span of one window. An adjustable bucket supports reservations. Each share of
-//! `ConcurrencyShares` has a guarantee, and its limiter is a [`ConcurrencyShare`]. A [`Slice`] is a
+//! `ConcurrencyShares` has a guarantee, and its limiter is a [`ConcurrencyShare`](parts::ConcurrencyShare). A [`Slice`](parts::Slice) is a
 //! thread's local part of a sliced bucket. A striped limit is for many cores: a thread takes from
 //! a stripe that no other thread writes at that time.
 //!
@@ -50,7 +50,7 @@
 //! | [`LeasePool`] | names leases by `Copy` ids, with deadlines |
 //! | [`Penalty`] | keeps the inner limiter's bound, and keeps denying for a time after a denial |
 //! | [`Escalation`] | keeps the inner limiter's bound, and reports when usage reaches thresholds |
-//! | [`Counted`] | counts what a limiter or a table grants and denies, in requests and permits; a [`Tally`] can serve several |
+//! | [`Counted`] | counts what a limiter or a table grants and denies, in requests and permits; a [`Tally`](counts::Tally) can serve several |
 //!
 //! [`Sometimes`] is no limiter: it says which of many calls are due, by their number and by time.
 //!
@@ -75,21 +75,19 @@
 //!
 //! # Items by use
 //!
-//! A builder is named after the type that it builds, such as [`TokenBucketBuilder`].
+//! What most programs name is here at the root. The rest is in modules:
 //!
 //! | to | items |
 //! |---|---|
-//! | take permits | [`Lease`], [`AllLease`], [`TooFewHeld`]; [`Denied`], [`DeniedBy`], [`Retry`], [`ToLimiter`]; [`LimiterExt`] for partial takes; [`Detail`], [`DetailBy`] |
-//! | state rates and times | [`Rate`], [`Timestamp`], [`Interval`]; [`Clock`], [`Clocked`], [`MonotonicClock`], [`CoarseClock`], [`TscClock`], [`ManualClock`], [`Timeless`] |
-//! | check settings | [`SettingsError`], [`Setting`] |
-//! | change settings, reserve | [`Carry`], [`ChangeError`], [`PartlyChanged`], [`Reservation`] |
-//! | limit by key | [`Key`], [`KeyLimiter`], [`ClockedKey`]; [`Line`], [`PendingClaim`], [`Address`]; [`Seed`], [`RandomSeed`], [`KeyHash`], [`SeedFixed`], [`SeededHasher`]; [`KeyedStatistics`]; [`Refunds`], [`RefundsBefore`]; [`IntoRules`], [`IntoRuleList`], [`TokenBucketRules`], [`FixedWindowRules`], [`ConcurrencyRules`], [`AnyRules`], [`KeyedRules`], [`MovableRules`]; [`RuleList`], [`RulesAtRunTime`] |
-//! | combine, wrap, share out | [`Limits`], [`Receipts`]; [`Counts`], [`Total`], [`NotGranted`]; [`PenaltySettings`], [`Threshold`]; [`Sliceable`], [`Striped`], [`Stripe`] |
-//! | name leases | [`LeaseId`], [`ClaimError`], [`StaleId`] |
+//! | take permits | [`Lease`], [`Denied`], [`Retry`]; [`LimiterExt`] for partial takes; [`leases`] for leases by id |
+//! | state rates and times | [`Rate`], [`Timestamp`]; [`clock`] |
+//! | check and change settings | [`SettingsError`], [`builder`], [`state`] |
+//! | limit by key | [`Keyed`], [`KeyedList`], [`KeyedArray`]; [`keyed`] |
+//! | combine, count, share out | [`AllOf`], [`Counted`]; [`composition`], [`counts`], [`parts`] |
 //! | describe decisions | [`metadata`] |
-//! | write a limiter | [`Limiter`]; [`Ask`], [`When`], [`How`], [`Tell`], [`Answer`], [`Plan`]; [`Back`], [`Returned`], [`Receipt`], [`Refund`], [`Waiting`]; [`Read`], [`Reading`], [`Idle`]; [`LimiterId`], [`Hints`] |
-//! | write a queue | [`QueueLimiter`], [`Replenishing`], [`PassedOn`], [`QueueLimits`], [`ReplenishingLimits`], [`Keys`], [`QueueKeys`], [`LimitersByAddress`], [`ByAddress`] |
-//! | choose a state word, or its place | [`NativeWord`], [`KeyedWord`], [`Word`]; [`StateWord`], [`Attached`], [`Detach`] |
+//! | write a limiter | [`Limiter`], [`limiter`] |
+//! | write a queue | [`queue`] |
+//! | choose a state word, or its place | [`state`] |
 //!
 //! # Guarantees
 //!
@@ -104,14 +102,14 @@
 //!
 //! # State words
 //!
-//! A limiter's state is a [`NativeWord`]: 64 bits, or 32 bits on targets without wider atomics. A
+//! A limiter's state is a [`NativeWord`](state::NativeWord): 64 bits, or 32 bits on targets without wider atomics. A
 //! builder's `build_on::<u32>()` builds the 32-bit variant on any target. Times in a word wrap;
 //! each type documents the horizon after which they do.
 //!
 //! # Features
 //!
 //! - `std`: [`MonotonicClock`] and [`CoarseClock`]; `for_keys` and `owned_key` of tables, and
-//!   [`RandomSeed`]; limiters behind `Arc` and `Box`.
+//!   [`RandomSeed`](keyed::RandomSeed); limiters behind `Arc` and `Box`.
 //! - `tsc`: [`TscClock`]. Enables `std`. Needs Rust 1.87; everything else needs Rust 1.85.
 //! - `defmt`: implements `defmt::Format` for errors and outcomes.
 //! - `portable-atomic`: supports targets without compare-exchange, such as the Cortex-M0, through
@@ -134,77 +132,53 @@
 extern crate std;
 
 mod all_of;
+pub mod builder;
 pub mod clock;
+pub mod composition;
+pub mod counts;
 #[cfg(portcullis_explore)]
 #[doc(hidden)]
 pub mod explore;
-mod keyed;
-mod leases;
-mod limiter;
+pub mod keyed;
+pub mod leases;
+pub mod limiter;
 mod limiters;
 mod newer;
+pub mod parts;
+pub mod queue;
 mod rules;
 mod sometimes;
+pub mod state;
 mod sync;
 mod time;
 mod word;
 mod wrappers;
 
-pub use all_of::{
-    AllLease, AllOf, DeniedBy, DetailBy, Limits, QueueLimits, Receipts, ReplenishingLimits,
-};
+pub use all_of::AllOf;
 #[cfg(target_has_atomic = "64")]
+#[doc(inline)]
 pub use clock::ManualClock;
 #[cfg(feature = "tsc")]
+#[doc(inline)]
 pub use clock::TscClock;
+#[doc(inline)]
 pub use clock::{Clock, Clocked, Timeless};
 #[cfg(feature = "std")]
+#[doc(inline)]
 pub use clock::{CoarseClock, MonotonicClock};
-pub use keyed::by_address::{ByAddress, LimitersByAddress};
-pub use keyed::clocked_key::ClockedKey;
-pub use keyed::into_rules::{IntoRuleList, IntoRules};
-pub use keyed::key::{Key, KeyLimiter, Keys, QueueKeys};
-pub use keyed::key_hash::KeyHash;
-pub use keyed::keyed_array::KeyedArray;
-pub use keyed::keyed_list::KeyedList;
-pub use keyed::line::{Address, Line};
-pub use keyed::moving::MovableRules;
-pub use keyed::partly_changed::PartlyChanged;
-pub use keyed::pending_claim::PendingClaim;
-#[cfg(all(
-    feature = "std",
-    not(all(target_family = "wasm", target_os = "unknown"))
-))]
-pub use keyed::random_seed::RandomSeed;
-pub use keyed::rule_list::{RuleList, RulesAtRunTime};
-pub use keyed::seed::{Seed, SeedFixed};
-pub use keyed::seeded_hasher::SeededHasher;
-pub use keyed::settling::{Refunds, RefundsBefore};
-pub use keyed::table::KeyedStatistics;
-pub use keyed::{Keyed, KeyedRules};
-pub use leases::lease::{Lease, TooFewHeld};
-pub use leases::lease_pool::{ClaimError, LeaseId, LeasePool, StaleId};
-pub use limiter::denied::{Denied, Retry};
-pub use limiter::detail::Detail;
+#[doc(inline)]
+pub use keyed::{Keyed, KeyedArray, KeyedList};
+#[doc(inline)]
+pub use leases::{Lease, LeasePool};
+#[doc(inline)]
 pub use limiter::metadata;
-pub use limiter::not_granted::NotGranted;
-pub use limiter::receipt::{Plan, Receipt, Refund};
-pub use limiter::to_limiter::ToLimiter;
-pub use limiter::{
-    Answer, Ask, Back, Hints, How, Idle, Limiter, LimiterExt, LimiterId, PassedOn, QueueLimiter,
-    Read, Reading, Replenishing, Returned, Tell, Waiting, When,
-};
+#[doc(inline)]
+pub use limiter::{Denied, Limiter, LimiterExt, Retry};
 pub use limiters::*;
-pub use rules::any_rules::AnyRules;
-pub use rules::attached::{Attached, Detach, StateWord};
-pub use sometimes::{Sometimes, SometimesBuilder};
-pub use time::interval::Interval;
+pub use sometimes::Sometimes;
 pub use time::rate::Rate;
 pub use time::timestamp::Timestamp;
-pub use word::live::{Carry, ChangeError};
-pub use word::settings::{Setting, SettingsError};
-pub use word::{KeyedWord, NativeWord, Word};
+pub use word::settings::SettingsError;
 pub use wrappers::counted::Counted;
-pub use wrappers::escalation::{Escalation, EscalationBuilder, Threshold};
-pub use wrappers::penalty::{Penalty, PenaltyBuilder, PenaltySettings};
-pub use wrappers::tally::{Counts, Tally, Total};
+pub use wrappers::escalation::Escalation;
+pub use wrappers::penalty::Penalty;

@@ -47,18 +47,19 @@ pub(crate) mod undo;
 
 pub use self::ask::{Answer, Ask, How, Tell, When};
 pub use self::back::{Back, Returned, Waiting};
-pub use self::queue_limiter::{PassedOn, QueueLimiter, Replenishing};
+pub use self::denied::{Denied, Retry};
+pub use self::detail::Detail;
+pub use self::not_granted::NotGranted;
 pub use self::reading::{Read, Reading};
+pub use self::receipt::{Plan, Receipt, Refund};
+pub use self::to_limiter::ToLimiter;
 
 use core::cell::Cell;
 use core::ops::Deref;
 
 use self::undo::UndoOnDrop;
 use crate::leases::lease::Lease;
-use crate::limiter::denied::{Denied, Retry};
-use crate::limiter::detail::Detail;
 use crate::limiter::metadata::{Metadata, Used};
-use crate::limiter::receipt::{Receipt, Refund};
 use crate::time::interval::Interval;
 use crate::time::timestamp::Timestamp;
 
@@ -74,7 +75,7 @@ use crate::time::timestamp::Timestamp;
 /// arguments on to it, and acts on the answers. It then works alone, in an
 /// [`AllOf`](crate::AllOf), in a table ([`KeyedArray`](crate::KeyedArray)), in a policy and in a
 /// queue, with refunds, waits and metadata. For a queue, also implement
-/// [`QueueLimiter`], which has no required items.
+/// [`QueueLimiter`](crate::queue::QueueLimiter), which has no required items.
 ///
 /// Two functions have defaults that are right for every limiter. Implement [`id`](Self::id) for a
 /// limiter with state of its own, and [`hints`](Self::hints) for one that callers can ask in a
@@ -100,10 +101,8 @@ use crate::time::timestamp::Timestamp;
 /// ```
 /// use core::sync::atomic::{AtomicBool, Ordering};
 /// use core::time::Duration;
-/// use portcullis_core::{
-///     Answer, Ask, Back, Denied, Idle, Limiter, LimiterExt, Read, Reading, Receipt, Retry,
-///     Returned, Timestamp,
-/// };
+/// use portcullis_core::{Denied, Limiter, LimiterExt, Retry, Timestamp};
+/// use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, Returned};
 ///
 /// /// Grants every request until it is switched off.
 /// struct Gate(AtomicBool);
@@ -139,9 +138,9 @@ use crate::time::timestamp::Timestamp;
 /// A wrapper:
 ///
 /// ```
-/// use portcullis_core::{
-///     Answer, Ask, Back, Denied, Limiter, QueueLimiter, Read, Reading, Retry, Returned,
-/// };
+/// use portcullis_core::{Denied, Limiter, Retry};
+/// use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
+/// use portcullis_core::queue::QueueLimiter;
 ///
 /// /// Logs each denial.
 /// struct Logged<L>(L);
@@ -171,9 +170,8 @@ use crate::time::timestamp::Timestamp;
 /// None of the four can be forgotten:
 ///
 /// ```compile_fail,E0046
-/// # use portcullis_core::{
-/// #     Answer, Ask, Concurrency, Denied, Limiter, Read, Reading, Retry,
-/// # };
+/// # use portcullis_core::{Concurrency, Denied, Limiter, Retry};
+/// # use portcullis_core::limiter::{Answer, Ask, Read, Reading};
 /// struct Logged(Concurrency);
 ///
 /// impl Limiter for Logged {
@@ -352,7 +350,8 @@ pub trait Limiter {
 /// What a caller may rely on to ask a limiter in a faster way: the result of [`Limiter::hints`].
 ///
 /// ```
-/// # use portcullis_core::{AllOf, Concurrency, Hints, Limiter};
+/// # use portcullis_core::{AllOf, Concurrency, Limiter};
+/// # use portcullis_core::limiter::Hints;
 /// assert!(Concurrency::new(1).hints().one_receipt);
 /// assert!(!AllOf::new((Concurrency::new(1), Concurrency::new(2))).hints().one_receipt);
 /// ```
@@ -385,7 +384,7 @@ impl Hints {
     /// Returns the hints of a limiter that also decides within intervals.
     ///
     /// ```
-    /// # use portcullis_core::Hints;
+    /// # use portcullis_core::limiter::Hints;
     /// assert!(Hints::ONE_RECEIPT.within_intervals().decides_within);
     /// ```
     #[inline(always)]
@@ -567,8 +566,8 @@ pub trait LimiterExt: Limiter {
     ///   end of the penalty after the decision.
     /// - In these cases, [`explain_at`](Self::explain_at) looks at the limiter after the decision,
     ///   and requests of other callers may come in between: a request for more than the capacity, a
-    ///   request for a key that a keyed table has no slot for, a [`Slice`](crate::Slice), a limiter
-    ///   in stripes ([`Striped`](crate::Striped)), and a limiter of your own that does not
+    ///   request for a key that a keyed table has no slot for, a [`Slice`](crate::parts::Slice), a limiter
+    ///   in stripes ([`Striped`](crate::parts::Striped)), and a limiter of your own that does not
     ///   tell them ([`Tell::Detail`]).
     ///
     /// # Errors
@@ -654,9 +653,8 @@ pub trait LimiterExt: Limiter {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{
-    /// #     Denied, Interval, Limiter, LimiterExt, Rate, Timestamp, TokenBucket,
-    /// # };
+    /// # use portcullis_core::{Denied, Limiter, LimiterExt, Rate, Timestamp, TokenBucket};
+    /// # use portcullis_core::clock::Interval;
     /// let bucket = TokenBucket::new(Rate::per_second(10), 3);
     /// let now = Timestamp::from_secs(7);
     /// let interval = Interval::new(now, now + Duration::from_millis(50)).unwrap();
@@ -686,7 +684,8 @@ pub trait LimiterExt: Limiter {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{FixedWindow, Interval, Limiter, LimiterExt, Timestamp};
+    /// # use portcullis_core::{FixedWindow, Limiter, LimiterExt, Timestamp};
+    /// # use portcullis_core::clock::Interval;
     /// let window = FixedWindow::new(10, Duration::from_secs(1));
     /// let within = |from, to| {
     ///     let [from, to] = [from, to].map(Timestamp::from_millis);
@@ -821,7 +820,8 @@ impl LimiterId {
     /// type of size 0, because another limiter may have the same address.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, LimiterId, Unlimited};
+    /// # use portcullis_core::{Concurrency, Unlimited};
+    /// # use portcullis_core::limiter::LimiterId;
     /// struct Logged(Concurrency, u64);
     /// let logged = Logged(Concurrency::new(1), 7);
     /// assert_eq!(LimiterId::of(&logged), LimiterId::of(&logged));
@@ -856,7 +856,8 @@ impl LimiterId {
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_core::{FixedWindow, Idle, Timestamp};
+/// use portcullis_core::{FixedWindow, Timestamp};
+/// use portcullis_core::limiter::Idle;
 ///
 /// let window = FixedWindow::new(3, Duration::from_secs(1));
 /// window
@@ -884,7 +885,8 @@ impl Idle {
     /// Returns whether the limiter is idle.
     ///
     /// ```
-    /// # use portcullis_core::{Idle, Timestamp};
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_core::limiter::Idle;
     /// assert!(Idle::Since(Timestamp::ZERO).is_idle());
     /// assert!(!Idle::InUse.is_idle());
     /// ```
@@ -907,15 +909,15 @@ macro_rules! forward {
     ($([$($generics:tt)*] $handle:ty),*) => {$(
         impl<$($generics)*> Limiter for $handle {
             #[inline(always)]
-            fn decide(&self, ask: crate::Ask<'_>) -> crate::Answer {
+            fn decide(&self, ask: crate::limiter::Ask<'_>) -> crate::limiter::Answer {
                 self.deref().decide(ask)
             }
             #[inline(always)]
-            fn give_back(&self, back: crate::Back<'_>) -> crate::Returned {
+            fn give_back(&self, back: crate::limiter::Back<'_>) -> crate::limiter::Returned {
                 self.deref().give_back(back)
             }
             #[inline(always)]
-            fn read(&self, read: crate::Read<'_>) -> crate::Reading {
+            fn read(&self, read: crate::limiter::Read<'_>) -> crate::limiter::Reading {
                 self.deref().read(read)
             }
             #[inline]
@@ -927,7 +929,7 @@ macro_rules! forward {
                 self.deref().id()
             }
             #[inline(always)]
-            fn hints(&self) -> crate::Hints {
+            fn hints(&self) -> crate::limiter::Hints {
                 self.deref().hints()
             }
         }

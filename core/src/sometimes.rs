@@ -59,7 +59,8 @@ use crate::word::{AtomicWord, NativeWord, Word, narrow, settings};
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_core::{Sometimes, SometimesBuilder, Timestamp};
+/// use portcullis_core::{Sometimes, Timestamp};
+/// use portcullis_core::builder::SometimesBuilder;
 ///
 /// const SAMPLED: SometimesBuilder = Sometimes::builder()
 ///     .first(2)
@@ -378,7 +379,8 @@ impl SometimesBuilder {
         /// - the staleness is shorter than 1 s, or too long for the word.
         ///
         /// ```
-        /// # use portcullis_core::{Setting, SettingsError, Sometimes};
+        /// # use portcullis_core::{SettingsError, Sometimes};
+        /// # use portcullis_core::builder::Setting;
         /// let refused = Sometimes::builder().every(0).build().unwrap_err();
         /// assert_eq!(refused, SettingsError::Zero { setting: Setting::Every });
         /// ```

@@ -30,7 +30,8 @@ use crate::sync::{atomic, const_unless_loom};
 /// Portcullis never emulates a wider atomic: on a 32-bit microcontroller that would take a lock.
 ///
 /// ```
-/// use portcullis_core::{NativeWord, TokenBucket};
+/// use portcullis_core::TokenBucket;
+/// use portcullis_core::state::NativeWord;
 /// static A: TokenBucket = TokenBucket::new(portcullis_core::Rate::per_second(5), 5);
 /// let _same: &TokenBucket<NativeWord> = &A;
 /// ```
@@ -47,7 +48,7 @@ pub type NativeWord = u32;
 /// `docs/architecture.md`.
 ///
 /// ```
-/// # use portcullis_core::{Word};
+/// # use portcullis_core::state::Word;
 /// assert_eq!(<u32 as Word>::MASK, 0xffff_ffff);
 /// ```
 pub trait Word: sealed::Sealed + Copy + fmt::Debug + Into<u64> + Send + Sync + 'static {
@@ -159,7 +160,8 @@ word!(KeyedWord, NativeWord::BITS - STATE_AT, u32, AtomicU32, true);
 /// 20 on targets without 64-bit atomics. The other bits hold the key's tag.
 ///
 /// ```
-/// # use portcullis_core::{KeyedWord, Rate, TokenBucket, Word};
+/// # use portcullis_core::{Rate, TokenBucket};
+/// # use portcullis_core::state::{KeyedWord, Word};
 /// let bucket: TokenBucket<KeyedWord> =
 ///     TokenBucket::builder(Rate::per_second(5), 10).build_on()?;
 /// assert_eq!((KeyedWord::BITS, bucket.tick().as_micros()), (43, 1));

@@ -217,7 +217,8 @@ pub(super) fn honest() -> Trial {
 #[cfg(test)]
 pub(super) fn generous() -> Trial {
     use core::sync::atomic::AtomicU64;
-    use portcullis_core::{Answer, Ask, Back, Denied, Read, Reading, Receipt, Retry, Returned};
+    use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Receipt, Returned};
+    use portcullis_core::{Denied, Retry};
 
     struct Generous {
         limiter: TokenBucket,

@@ -5,10 +5,10 @@ use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::Detail;
 use crate::limiter::metadata::{self, Metadata, Used};
 use crate::limiter::not_granted::NotGranted;
+use crate::limiter::queue_limiter::{QueueLimiter, Replenishing};
 use crate::limiter::receipt::{Plan, Receipt};
 use crate::limiter::{
-    Answer, Ask, Back, Hints, How, Idle, Limiter, LimiterExt, QueueLimiter, Read, Reading,
-    Replenishing, Returned, Tell, When,
+    Answer, Ask, Back, Hints, How, Idle, Limiter, LimiterExt, Read, Reading, Returned, Tell, When,
 };
 use crate::time::timestamp::Timestamp;
 
@@ -218,7 +218,7 @@ impl<T: Limits> AllOf<T> {
         n: u32,
         rest: Receipt,
         receipts: Option<&mut Receipts>,
-    ) -> crate::Refund {
+    ) -> crate::limiter::Refund {
         match receipts {
             Some(receipts) if receipts.len() == self.limits.len() && receipts.len() > 0 => {
                 let mut refund = Refund {
@@ -341,7 +341,8 @@ impl<T: Limits> Drop for Refund<'_, T> {
 /// to limits whose permits return by time. Sealed.
 ///
 /// ```
-/// # use portcullis_core::{Concurrency, QueueLimits, Rate, TokenBucket};
+/// # use portcullis_core::{Concurrency, Rate, TokenBucket};
+/// # use portcullis_core::queue::QueueLimits;
 /// fn shared<T: QueueLimits>(_: T) -> bool {
 ///     T::SHARED
 /// }

@@ -6,9 +6,9 @@ use crate::limiter::receipt::Receipt;
 /// the limits.
 ///
 /// ```
-/// use portcullis_core::{
-///     AllOf, Ask, Back, Concurrency, Limiter, Rate, Receipts, Tell, Timestamp, TokenBucket,
-/// };
+/// use portcullis_core::{AllOf, Concurrency, Limiter, Rate, Timestamp, TokenBucket};
+/// use portcullis_core::composition::Receipts;
+/// use portcullis_core::limiter::{Ask, Back, Tell};
 ///
 /// let limits = AllOf::new((
 ///     TokenBucket::new(Rate::per_second(5), 5),

@@ -54,11 +54,10 @@ pub trait LimitersByAddress {
 ///
 /// ```
 /// use core::hash::Hash;
-/// use portcullis_core::{
-///     Address, Answer, Ask, Back, ByAddress, ConcurrencyRules, Denied, Key, KeyHash, Keyed, Keys,
-///     Limiter, LimitersByAddress, Line, QueueKeys, Read, Reading, Refund, Retry, Returned, Seed,
-///     Timestamp,
-/// };
+/// use portcullis_core::{Denied, Keyed, Limiter, Retry, Timestamp};
+/// use portcullis_core::keyed::{Address, ConcurrencyRules, Key, KeyHash, Line, Seed};
+/// use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Refund, Returned};
+/// use portcullis_core::queue::{ByAddress, Keys, LimitersByAddress, QueueKeys};
 ///
 /// type Table = Keyed<ConcurrencyRules, [Line; 8], Seed>;
 ///

@@ -63,7 +63,8 @@ impl<T: Keys, C: Clock> Clocked<T, C> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Clocked, FixedWindowRules, Keyed, Line, ManualClock, Seed};
+    /// # use portcullis_core::{Clocked, Keyed, ManualClock};
+    /// # use portcullis_core::keyed::{FixedWindowRules, Line, Seed};
     /// let limits = [100, 5].map(|limit| FixedWindowRules::new(limit, Duration::from_secs(60)));
     /// let table = Keyed::with_limits(limits, Line::for_keys(100), Seed::new());
     /// let table = Clocked::new(table, ManualClock::new());
@@ -221,7 +222,7 @@ impl<P: Deref<Target: EachLimit>, C: Clock> ClockedKey<P, C> {
     /// let denied = alice.try_acquire_each(1).unwrap_err();
     /// assert_eq!(denied.index, 1);
     /// assert_eq!(alice.limiter().retry_each(denied), Retry::OnRelease);
-    /// # Ok::<(), portcullis_core::DeniedBy>(())
+    /// # Ok::<(), portcullis_core::composition::DeniedBy>(())
     /// ```
     #[inline]
     pub fn try_acquire_each(self, n: u32) -> Result<Lease<Key<P>>, DeniedBy> {

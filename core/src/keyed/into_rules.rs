@@ -2,7 +2,9 @@
 
 use crate::keyed::KeyedRules;
 use crate::keyed::rule_list::{RuleList, RulesAtRunTime};
-use crate::limiters::{ConcurrencyRules, FixedWindowRules, TokenBucketRules};
+use crate::limiters::concurrency::ConcurrencyRules;
+use crate::limiters::fixed_window::FixedWindowRules;
+use crate::limiters::token_bucket::TokenBucketRules;
 use crate::rules::any_rules::AnyRules;
 use crate::word::settings::SettingsError;
 
@@ -19,7 +21,8 @@ use crate::word::settings::SettingsError;
 /// count for any key: each key of the table starts with a fresh limiter.
 ///
 /// ```
-/// use portcullis_core::{IntoRules, Keyed, Line, Rate, Seed, Timestamp, TokenBucket};
+/// use portcullis_core::{Keyed, Rate, Timestamp, TokenBucket};
+/// use portcullis_core::keyed::{IntoRules, Line, Seed};
 ///
 /// let bucket = TokenBucket::new(Rate::per_second(10), 2);
 /// let lines = [const { Line::new() }; 64];
@@ -48,7 +51,8 @@ pub trait IntoRules {
     /// (20 on targets without 64-bit atomics).
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, IntoRules};
+    /// # use portcullis_core::Concurrency;
+    /// # use portcullis_core::keyed::IntoRules;
     /// assert_eq!(Concurrency::new(3).into_rules()?.limit(), 3);
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
@@ -82,7 +86,8 @@ own_rules!(
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_core::{FixedWindow, IntoRuleList, KeyedList, Line, Rate, Seed, TokenBucket};
+/// use portcullis_core::{FixedWindow, KeyedList, Rate, TokenBucket};
+/// use portcullis_core::keyed::{IntoRuleList, Line, Seed};
 ///
 /// let bucket = TokenBucket::new(Rate::per_second(10), 2);
 /// let window = FixedWindow::new(100, Duration::from_secs(60));
@@ -108,7 +113,8 @@ pub trait IntoRuleList {
     /// [`SettingsError`] if the settings of a limiter do not fit the table.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, IntoRuleList};
+    /// # use portcullis_core::Concurrency;
+    /// # use portcullis_core::keyed::IntoRuleList;
     /// let rules = [Concurrency::new(3), Concurrency::new(5)].into_rule_list()?;
     /// assert_eq!(rules.map(|rules| rules.limit()), [3, 5]);
     /// # Ok::<(), portcullis_core::SettingsError>(())

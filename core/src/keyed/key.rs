@@ -22,10 +22,12 @@ use crate::time::timestamp::Timestamp;
 
 /// A table that has a limiter for each key: [`Keyed`](crate::Keyed),
 /// [`KeyedArray`](crate::KeyedArray), [`KeyedList`](crate::KeyedList),
-/// [`ByAddress`](crate::ByAddress), or [`Counted`](crate::Counted) around one of them. Sealed.
+/// [`ByAddress`](crate::queue::ByAddress), or [`Counted`](crate::Counted) around one of them. Sealed.
 ///
 /// ```
-/// use portcullis_core::{ConcurrencyRules, Key, Keyed, Keys, Line, Seed};
+/// use portcullis_core::Keyed;
+/// use portcullis_core::keyed::{ConcurrencyRules, Key, Line, Seed};
+/// use portcullis_core::queue::Keys;
 /// fn available<T: Keys>(table: &T, key: &str) -> u64 {
 ///     use portcullis_core::{Limiter, Timestamp};
 ///     Key::at(table, table.locate(0, key).unwrap()).available_at(Timestamp::ZERO)
@@ -53,11 +55,13 @@ pub trait Keys: sealed::Table {
     }
 }
 
-/// A table that a keyed queue can own: the equivalent of [`QueueLimiter`](crate::QueueLimiter) for
+/// A table that a keyed queue can own: the equivalent of [`QueueLimiter`](crate::queue::QueueLimiter) for
 /// the limiter of a key. The table owns its memory exclusively. Sealed.
 ///
 /// ```
-/// use portcullis_core::{ConcurrencyRules, Keyed, Line, QueueKeys, Seed};
+/// use portcullis_core::Keyed;
+/// use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
+/// use portcullis_core::queue::QueueKeys;
 /// fn waits(_: impl QueueKeys) {}
 /// waits(Keyed::new(
 ///     ConcurrencyRules::new(3),
@@ -79,7 +83,8 @@ pub trait QueueKeys: Keys {
     /// that return by release. A queue calls it to wait until no permit is held.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Keyed, QueueKeys, Timestamp};
+    /// # use portcullis_core::{Concurrency, Keyed, Timestamp};
+    /// # use portcullis_core::queue::QueueKeys;
     /// let table = Keyed::for_keys(Concurrency::new(1), 100);
     /// let lease = table.key("alice").try_acquire_at(Timestamp::ZERO, 1)?;
     /// let slot = table.next_held(0).unwrap();
@@ -130,7 +135,7 @@ pub(crate) mod sealed {
             }
             Ok(done)
         }
-        /// The same as `take`, for a request whose denial is not final: see [`How`](crate::How).
+        /// The same as `take`, for a request whose denial is not final: see [`How`](crate::limiter::How).
         #[inline]
         fn attempt(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
             self.take(address, now, n)
@@ -204,7 +209,8 @@ pub(crate) mod sealed {
 /// [`Keyed::key`]: crate::Keyed::key
 ///
 /// ```
-/// use portcullis_core::{ConcurrencyRules, Keyed, Lease, Line, Seed, Timestamp};
+/// use portcullis_core::{Keyed, Lease, Timestamp};
+/// use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
 ///
 /// static DOWNLOADS: Keyed<ConcurrencyRules, [Line; 64]> = Keyed::new(
 ///     ConcurrencyRules::new(1),
@@ -230,7 +236,8 @@ impl<P: Deref<Target: Table>> Key<P> {
     /// The errors of the key's limiter, and [`Denied::Crowded`].
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
+    /// # use portcullis_core::{Keyed, Timestamp};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(100), Seed::new());
     /// let lease = table.key("alice").try_acquire_at(Timestamp::ZERO, 1)?;
     /// assert!(
@@ -275,7 +282,8 @@ impl<P: Deref<Target: Keys>> Key<P> {
     /// Returns the limiter of `key` under the table's first limit. The key keeps the given pointer.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Key, Keyed, Limiter, Timestamp};
+    /// # use portcullis_core::{Concurrency, Keyed, Limiter, Timestamp};
+    /// # use portcullis_core::keyed::Key;
     /// use std::sync::Arc;
     /// let table = Arc::new(Keyed::for_keys(Concurrency::new(3), 100));
     /// let alice = Key::new(Arc::clone(&table), "alice");
@@ -291,7 +299,8 @@ impl<P: Deref<Target: Keys>> Key<P> {
     /// there is no such limit.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Key, Keyed};
+    /// # use portcullis_core::{Concurrency, Keyed};
+    /// # use portcullis_core::keyed::Key;
     /// let table = Keyed::for_keys(Concurrency::new(3), 100);
     /// assert!(Key::of(&table, 0, "alice").is_some() && Key::of(&table, 1, "alice").is_none());
     /// ```
@@ -304,7 +313,9 @@ impl<P: Deref<Target: Keys>> Key<P> {
     /// As [`of`](Self::of), for a key whose hash is known: see [`KeyHash`].
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Key, Keyed, Keys, Limiter, Timestamp};
+    /// # use portcullis_core::{Concurrency, Keyed, Limiter, Timestamp};
+    /// # use portcullis_core::keyed::Key;
+    /// # use portcullis_core::queue::Keys;
     /// let table = Keyed::for_keys(Concurrency::new(3), 100);
     /// let alice = Key::hashed(&table, 0, table.hash_of("alice"));
     /// assert_eq!(alice.map(|alice| alice.available_at(Timestamp::ZERO)), Some(3));
@@ -321,7 +332,8 @@ impl<P> Key<P> {
     /// limiter of an arbitrary key.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, Key, Keyed, Limiter, Line, Seed, Timestamp};
+    /// # use portcullis_core::{Keyed, Limiter, Timestamp};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Key, Line, Seed};
     /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
     /// let address = table.key("alice").address();
     /// assert_eq!(Key::at(&table, address).available_at(Timestamp::ZERO), 3);
@@ -334,7 +346,8 @@ impl<P> Key<P> {
     /// Returns the address of the limiter in its table.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
+    /// # use portcullis_core::Keyed;
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
     /// assert_eq!(table.key("alice").address(), table.key("alice").address());
     /// ```
@@ -368,7 +381,8 @@ forward!([P: Deref<Target: Table>] Key<P>);
 /// The limiter that a [`Key`] points to.
 ///
 /// ```
-/// use portcullis_core::{ConcurrencyRules, Keyed, Limiter, Line, Seed, Timestamp};
+/// use portcullis_core::{Keyed, Limiter, Timestamp};
+/// use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
 /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
 /// let alice = *table.key("alice");
 /// assert_eq!(alice.available_at(Timestamp::ZERO), 3);

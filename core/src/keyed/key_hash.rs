@@ -10,7 +10,8 @@ use core::hash::{BuildHasher, Hash, Hasher};
 /// key by the hash of the table's own hasher only.
 ///
 /// ```
-/// use portcullis_core::{Concurrency, KeyHash, Keyed, Rate, Seed, Timestamp, TokenBucket};
+/// use portcullis_core::{Concurrency, Keyed, Rate, Timestamp, TokenBucket};
+/// use portcullis_core::keyed::{KeyHash, Seed};
 ///
 /// static SEED: Seed = Seed::new();
 /// let requests = TokenBucket::new(Rate::per_second(10), 2);
@@ -31,7 +32,7 @@ impl KeyHash {
     /// Returns the hash of `key`. Equal keys, also borrowed ones, have equal hashes.
     ///
     /// ```
-    /// use portcullis_core::{KeyHash, Seed};
+    /// use portcullis_core::keyed::{KeyHash, Seed};
     /// let seed = Seed::new();
     /// assert_eq!(KeyHash::new(&seed, "alice"), KeyHash::new(&seed, &String::from("alice")));
     /// ```

@@ -46,8 +46,9 @@ use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::{Detail, observed};
 use crate::limiter::metadata::Metadata;
 use crate::limiter::not_granted::NotGranted;
+use crate::limiter::queue_limiter::QueueLimiter;
 use crate::limiter::receipt::{Receipt, Refund};
-use crate::limiter::{Ask, Back, How, Idle, Limiter, LimiterExt, QueueLimiter};
+use crate::limiter::{Ask, Back, How, Idle, Limiter, LimiterExt};
 use crate::sync::const_unless_loom;
 use crate::time::timestamp::Timestamp;
 use crate::word::NativeWord;
@@ -137,7 +138,8 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
         ///
         /// ```
         /// # use core::time::Duration;
-        /// # use portcullis_core::{KeyedArray, Line, Seed, SlidingWindow};
+        /// # use portcullis_core::{KeyedArray, SlidingWindow};
+        /// # use portcullis_core::keyed::{Line, Seed};
         /// static USERS: KeyedArray<SlidingWindow<8>, [SlidingWindow<8>; 1_024], [Line; 128]> =
         ///     KeyedArray::new(
         ///     SlidingWindow::new(100, Duration::from_secs(60), 8),
@@ -160,7 +162,8 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Concurrency, KeyedArray, Line, Seed};
+    /// # use portcullis_core::{Concurrency, KeyedArray};
+    /// # use portcullis_core::keyed::{Line, Seed};
     /// let table = KeyedArray::new(
     ///     Concurrency::new(1),
     ///     [const { Concurrency::new(1) }; 8],
@@ -182,7 +185,8 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Concurrency, KeyedArray, Line, Seed};
+    /// # use portcullis_core::{Concurrency, KeyedArray};
+    /// # use portcullis_core::keyed::{Line, Seed};
     /// let table = KeyedArray::new(
     ///     Concurrency::new(1),
     ///     [const { Concurrency::new(1) }; 8],
@@ -199,7 +203,8 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
     /// others: see [`change_all`](Self::change_all).
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, KeyedArray, Line, Seed};
+    /// # use portcullis_core::{Concurrency, KeyedArray};
+    /// # use portcullis_core::keyed::{Line, Seed};
     /// let table = KeyedArray::new(
     ///     Concurrency::new(1),
     ///     [const { Concurrency::new(1) }; 8],
@@ -215,7 +220,8 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
     /// Returns the limiters, in the order of their slots.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, KeyedArray, Line, Seed};
+    /// # use portcullis_core::{Concurrency, KeyedArray};
+    /// # use portcullis_core::keyed::{Line, Seed};
     /// let table = KeyedArray::new(
     ///     Concurrency::new(1),
     ///     [const { Concurrency::new(1) }; 8],
@@ -233,7 +239,8 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
     /// `Arc`, have their state in common, if they have the same hasher.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, KeyedArray, Line, Seed};
+    /// # use portcullis_core::{Concurrency, KeyedArray};
+    /// # use portcullis_core::keyed::{Line, Seed};
     /// let table = KeyedArray::new(
     ///     Concurrency::new(1),
     ///     [const { Concurrency::new(1) }; 8],
@@ -249,7 +256,8 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
     /// Returns the hasher of the keys, for example to set its [`Seed`].
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, KeyedArray, Line, Seed};
+    /// # use portcullis_core::{Concurrency, KeyedArray};
+    /// # use portcullis_core::keyed::{Line, Seed};
     /// let table = KeyedArray::new(
     ///     Concurrency::new(1),
     ///     [const { Concurrency::new(1) }; 8],
@@ -299,7 +307,8 @@ impl<L, S> KeyedArray<L, Box<[L]>, Box<[Line]>, S> {
     /// feature `std`.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, KeyedArray, Seed};
+    /// # use portcullis_core::{Concurrency, KeyedArray};
+    /// # use portcullis_core::keyed::Seed;
     /// let seed = Seed::new();
     /// let table = KeyedArray::for_keys_with_hasher(|| Concurrency::new(1), 1_000, seed);
     /// // At start-up. Use random numbers here.
@@ -331,9 +340,9 @@ impl<L, A: AsRef<[L]>, M, S> KeyedArray<L, A, M, S> {
     ///
     /// Run one call at a time: after two calls at once, limiters may differ in their settings.
     ///
-    /// [`Carry::Keep`]: crate::Carry::Keep
-    /// [`Carry::Proportional`]: crate::Carry::Proportional
-    /// [`Carry::Reset`]: crate::Carry::Reset
+    /// [`Carry::Keep`]: crate::state::Carry::Keep
+    /// [`Carry::Proportional`]: crate::state::Carry::Proportional
+    /// [`Carry::Reset`]: crate::state::Carry::Reset
     ///
     /// # Errors
     ///
@@ -342,7 +351,7 @@ impl<L, A: AsRef<[L]>, M, S> KeyedArray<L, A, M, S> {
     /// - The limiter that answers for keys without a slot comes first. If it cannot be changed, no
     ///   other one is. So settings that do not fit change nothing.
     /// - If another limiter cannot be changed, for example because it is
-    ///   [busy](crate::ChangeError::Busy), those after it are changed all the same. Call this
+    ///   [busy](crate::state::ChangeError::Busy), those after it are changed all the same. Call this
     ///   method again: a change to the settings that a limiter has already changes nothing, except
     ///   with [`Carry::Reset`].
     ///
@@ -351,7 +360,8 @@ impl<L, A: AsRef<[L]>, M, S> KeyedArray<L, A, M, S> {
     /// One change for each limiter. Reads and writes the whole table, and makes no other call wait.
     ///
     /// ```
-    /// # use portcullis_core::{AdjustableBucket, Carry, KeyedArray, Limiter, Rate, Timestamp};
+    /// # use portcullis_core::{AdjustableBucket, KeyedArray, Limiter, Rate, Timestamp};
+    /// # use portcullis_core::state::Carry;
     /// let users = KeyedArray::for_keys(|| AdjustableBucket::new(Rate::per_second(1), 10), 100);
     /// let now = Timestamp::from_secs(9);
     /// let _ = users.key("alice").try_acquire_at(now, 5)?;
@@ -403,7 +413,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     /// One hash.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, KeyedArray, Limiter, Line, Seed, Timestamp};
+    /// # use portcullis_core::{Concurrency, KeyedArray, Limiter, Timestamp};
+    /// # use portcullis_core::keyed::{Line, Seed};
     /// let limits = [const { Concurrency::new(3) }; 8];
     /// let table = KeyedArray::new(Concurrency::new(3), limits, [Line::new()], Seed::new());
     /// assert_eq!(table.key("alice").available_at(Timestamp::ZERO), 3);
@@ -416,7 +427,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     /// As [`key`](Self::key), for a key whose hash is known: see [`KeyHash`].
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, KeyHash, KeyedArray};
+    /// # use portcullis_core::{Concurrency, KeyedArray};
+    /// # use portcullis_core::keyed::KeyHash;
     /// let table = KeyedArray::for_keys(|| Concurrency::new(3), 100);
     /// let alice = KeyHash::new(table.seed(), "alice");
     /// assert_eq!(table.key_hashed(alice).address(), table.key("alice").address());
@@ -448,7 +460,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     /// changes in the meantime.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, KeyedArray, LimiterExt, Line, Seed, Timestamp};
+    /// # use portcullis_core::{Concurrency, KeyedArray, LimiterExt, Timestamp};
+    /// # use portcullis_core::keyed::{Line, Seed};
     /// let limits = [const { Concurrency::new(3) }; 8];
     /// let table = KeyedArray::new(Concurrency::new(3), limits, [Line::new()], Seed::new());
     /// let alice = table.key("alice");
@@ -466,7 +479,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     /// [`Keyed::sweep_at`](crate::Keyed::sweep_at).
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, KeyedArray, LimiterExt, Line, Seed, Timestamp};
+    /// # use portcullis_core::{Concurrency, KeyedArray, LimiterExt, Timestamp};
+    /// # use portcullis_core::keyed::{Line, Seed};
     /// let limits = [const { Concurrency::new(3) }; 8];
     /// let table = KeyedArray::new(Concurrency::new(3), limits, [Line::new()], Seed::new());
     /// drop(table.key("alice").try_acquire_at(Timestamp::ZERO, 1).unwrap());

@@ -129,11 +129,11 @@ use crate::word::STATE_AT;
 /// assert_eq!(users.key("alice").retry_each(denied), Retry::OnRelease);
 /// drop(lease);
 /// assert!(users.key("alice").try_acquire_each_at(now, 2).is_ok());
-/// # Ok::<(), portcullis_core::DeniedBy>(())
+/// # Ok::<(), portcullis_core::composition::DeniedBy>(())
 /// ```
 ///
 /// - `L` is the list of rules: a tuple or an array of 1 to 8 rules, or a
-///   [`RulesAtRunTime`](crate::RulesAtRunTime), for limits that are read from a file.
+///   [`RulesAtRunTime`](crate::keyed::RulesAtRunTime), for limits that are read from a file.
 /// - `M` is the storage, and `S` hashes the keys, as for `Keyed`.
 ///
 /// **Bound.** Each limit of a key is granted no more than it allows, however many keys there are,
@@ -187,7 +187,8 @@ use crate::word::STATE_AT;
 /// A table in a static:
 ///
 /// ```
-/// use portcullis_core::{KeyedList, Line, Rate, Seed, Timestamp, TokenBucketRules};
+/// use portcullis_core::{KeyedList, Rate, Timestamp};
+/// use portcullis_core::keyed::{Line, Seed, TokenBucketRules};
 ///
 /// static USERS: KeyedList<[TokenBucketRules; 2], [Line; 1024]> = KeyedList::new(
 ///     [
@@ -217,7 +218,8 @@ impl<L, M, S> KeyedList<L, M, S> {
         /// left over are not used.
         ///
         /// ```
-        /// # use portcullis_core::{ConcurrencyRules, KeyedList, Limiter, Line, Seed, Timestamp};
+        /// # use portcullis_core::{KeyedList, Limiter, Timestamp};
+        /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
         /// let rules = [ConcurrencyRules::new(5), ConcurrencyRules::new(3)];
         /// let table = KeyedList::new(rules, [const { Line::new() }; 8], Seed::new());
         /// assert_eq!(table.key("alice").available_at(Timestamp::ZERO), 3);
@@ -237,7 +239,8 @@ impl<L, M, S> KeyedList<L, M, S> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed};
+    /// # use portcullis_core::KeyedList;
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = KeyedList::new((ConcurrencyRules::new(1),), [Line::new()], Seed::new());
     /// assert_eq!(
     ///     table.with_staleness(Duration::from_secs(5)).staleness(),
@@ -254,7 +257,8 @@ impl<L, M, S> KeyedList<L, M, S> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed};
+    /// # use portcullis_core::KeyedList;
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = KeyedList::new((ConcurrencyRules::new(1),), [Line::new()], Seed::new());
     /// assert_eq!(table.staleness(), Duration::from_secs(1));
     /// ```
@@ -266,7 +270,8 @@ impl<L, M, S> KeyedList<L, M, S> {
     /// [`Keyed::lines`](crate::Keyed::lines).
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed};
+    /// # use portcullis_core::KeyedList;
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = KeyedList::new((ConcurrencyRules::new(1),), [Line::new()], Seed::new());
     /// assert_eq!(table.lines().len(), 1);
     /// ```
@@ -277,7 +282,8 @@ impl<L, M, S> KeyedList<L, M, S> {
     /// Returns the hasher of the keys, for example to set its [`Seed`].
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed};
+    /// # use portcullis_core::KeyedList;
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = KeyedList::new((ConcurrencyRules::new(1),), [Line::new()], Seed::new());
     /// assert!(table.seed().set([1, 2]).is_ok());
     /// ```
@@ -289,7 +295,8 @@ impl<L, M, S> KeyedList<L, M, S> {
     /// concurrency limit can be changed.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed};
+    /// # use portcullis_core::KeyedList;
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = KeyedList::new((ConcurrencyRules::new(1),), [Line::new()], Seed::new());
     /// table.rules().0.set_limit(5).unwrap();
     /// assert_eq!(table.rules().0.limit(), 5, "the new limit of every key");
@@ -309,7 +316,7 @@ impl<L: RuleList> KeyedList<L, Box<[Line]>, RandomSeed> {
     /// `std`.
     ///
     /// `limiters` is a tuple or an array of limiters or of their rules: see
-    /// [`IntoRuleList`](crate::IntoRuleList). Permits that were taken from the limiters do not
+    /// [`IntoRuleList`](crate::keyed::IntoRuleList). Permits that were taken from the limiters do not
     /// count.
     ///
     /// # Panics
@@ -350,7 +357,8 @@ impl<L: RuleList, S: BuildHasher> KeyedList<L, Box<[Line]>, S> {
     /// As `for_keys`.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Seed};
+    /// # use portcullis_core::KeyedList;
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Seed};
     /// let rules = [ConcurrencyRules::new(5), ConcurrencyRules::new(3)];
     /// let users = KeyedList::for_keys_with_hasher(rules, 1_000, Seed::new());
     /// // At start-up. Use random numbers here.
@@ -381,7 +389,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// One hash.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Limiter, Line, Seed, Timestamp};
+    /// # use portcullis_core::{KeyedList, Limiter, Timestamp};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let rules = [ConcurrencyRules::new(5), ConcurrencyRules::new(3)];
     /// let table = KeyedList::new(rules, [const { Line::new() }; 8], Seed::new());
     /// assert_eq!(table.key(&("alice", 7)).available_at(Timestamp::ZERO), 3);
@@ -398,7 +407,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// No hash.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, KeyHash, KeyedList};
+    /// # use portcullis_core::KeyedList;
+    /// # use portcullis_core::keyed::{ConcurrencyRules, KeyHash};
     /// let table = KeyedList::for_keys((ConcurrencyRules::new(3),), 100);
     /// let alice = KeyHash::new(table.seed(), "alice");
     /// assert_eq!(table.key_hashed(alice).address(), table.key("alice").address());
@@ -412,14 +422,15 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// [`Keyed::owned_key`](crate::Keyed::owned_key). Needs the feature `std`.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Limiter, Timestamp};
+    /// # use portcullis_core::{KeyedList, Limiter, Timestamp};
+    /// # use portcullis_core::keyed::ConcurrencyRules;
     /// use std::sync::Arc;
     ///
     /// let table = Arc::new(KeyedList::for_keys((ConcurrencyRules::new(1),), 100));
     /// let lease = table.owned_key("alice").try_acquire_each_at(Timestamp::ZERO, 1)?;
     /// std::thread::spawn(move || drop(lease)).join().unwrap();
     /// assert_eq!(table.key("alice").available_at(Timestamp::ZERO), 1);
-    /// # Ok::<(), portcullis_core::DeniedBy>(())
+    /// # Ok::<(), portcullis_core::composition::DeniedBy>(())
     /// ```
     #[cfg(feature = "std")]
     pub fn owned_key<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> Key<Arc<Self>> {
@@ -431,7 +442,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// changes in the meantime.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed, Timestamp};
+    /// # use portcullis_core::{KeyedList, Timestamp};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let rules = [ConcurrencyRules::new(5), ConcurrencyRules::new(3)];
     /// let table = KeyedList::new(rules, [const { Line::new() }; 2], Seed::new());
     /// let _lease = table.key("alice").try_acquire_at(Timestamp::ZERO, 1)?;
@@ -456,7 +468,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// then denied with [`Denied::Crowded`].
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Line, Seed, Timestamp};
+    /// # use portcullis_core::{KeyedList, Timestamp};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let rules = [ConcurrencyRules::new(5), ConcurrencyRules::new(3)];
     /// let table = KeyedList::new(rules, [const { Line::new() }; 2], Seed::new());
     /// drop(table.key("alice").try_acquire_at(Timestamp::ZERO, 1)?);
@@ -1472,7 +1485,8 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
     /// [`Denied::Crowded`] and the index 0.
     ///
     /// ```
-    /// # use portcullis_core::{KeyedList, Rate, Retry, Timestamp, TokenBucketRules};
+    /// # use portcullis_core::{KeyedList, Rate, Retry, Timestamp};
+    /// # use portcullis_core::keyed::TokenBucketRules;
     /// let rules = [Rate::per_second(10), Rate::per_second(1)];
     /// let users = KeyedList::for_keys(rules.map(|rate| TokenBucketRules::new(rate, 2)), 100);
     /// let (now, alice) = (Timestamp::from_secs(9), users.key("alice"));
@@ -1503,7 +1517,8 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
     /// The first result is one of the errors of `try_acquire_each_at`.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Timestamp};
+    /// # use portcullis_core::{KeyedList, Timestamp};
+    /// # use portcullis_core::keyed::ConcurrencyRules;
     /// let rules = [ConcurrencyRules::new(7), ConcurrencyRules::new(5)];
     /// let users = KeyedList::for_keys(rules, 100);
     /// let (lease, told) = users.key("alice").try_acquire_each_explained_at(Timestamp::ZERO, 4);
@@ -1530,7 +1545,8 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{FixedWindowRules, KeyedList, Retry, Timestamp};
+    /// # use portcullis_core::{KeyedList, Retry, Timestamp};
+    /// # use portcullis_core::keyed::FixedWindowRules;
     /// let rules = [10, 60].map(|length| FixedWindowRules::new(2, Duration::from_secs(length)));
     /// let users = KeyedList::for_keys(rules, 100);
     /// let (now, alice) = (Timestamp::from_secs(9), users.key("alice"));
@@ -1548,7 +1564,8 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
     /// [`KeyedList`].
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Timestamp};
+    /// # use portcullis_core::{KeyedList, Timestamp};
+    /// # use portcullis_core::keyed::ConcurrencyRules;
     /// let rules = [ConcurrencyRules::new(7), ConcurrencyRules::new(5)];
     /// let users = KeyedList::for_keys(rules, 100);
     /// let alice = users.key("alice");

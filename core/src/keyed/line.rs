@@ -105,7 +105,7 @@ const fn thawed(word: u64) -> Option<Held> {
 /// 32 bytes on targets without 64-bit atomics).
 ///
 /// ```
-/// use portcullis_core::Line;
+/// use portcullis_core::keyed::Line;
 /// static LINES: [Line; 128] = [const { Line::new() }; 128];
 /// assert_eq!(size_of_val(&LINES), 8_192);
 /// ```
@@ -125,7 +125,7 @@ impl Line {
         /// Creates a line of vacant slots.
         ///
         /// ```
-        /// # use portcullis_core::Line;
+        /// # use portcullis_core::keyed::Line;
         /// let lines: Vec<Line> = (0..128).map(|_| Line::new()).collect();
         /// # assert_eq!(lines.len(), 128);
         /// ```
@@ -143,7 +143,8 @@ impl Line {
         /// [move](crate::Keyed::move_to) to its table.
         ///
         /// ```
-        /// # use portcullis_core::{ConcurrencyRules, Denied, Keyed, Line, Seed, Timestamp};
+        /// # use portcullis_core::{Denied, Keyed, Timestamp};
+        /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
         /// let table = Keyed::new(ConcurrencyRules::new(3), [Line::closed()], Seed::new());
         /// let denied = table.key("alice").try_acquire_at(Timestamp::ZERO, 1).unwrap_err();
         /// assert!(matches!(denied, Denied::Crowded { .. }));
@@ -162,7 +163,8 @@ impl Line {
     /// call uses, and to which keys are [handed over](crate::Keyed::hand_over_to) next.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, Denied, Keyed, Line, Seed, Timestamp};
+    /// # use portcullis_core::{Denied, Keyed, Timestamp};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let lines = [Line::new()];
     /// lines[0].close();
     /// let table = Keyed::new(ConcurrencyRules::new(3), lines, Seed::new());
@@ -188,7 +190,7 @@ impl Line {
     /// keys finds no slot. Create such lines with [`Line::new`].
     ///
     /// ```
-    /// # use portcullis_core::Line;
+    /// # use portcullis_core::keyed::Line;
     /// let lines = Line::for_keys(1_000_000);
     /// assert_eq!(size_of_val(&*lines) / 1_000_000, 34);
     /// ```
@@ -202,7 +204,7 @@ impl Line {
     /// elsewhere. Needs the feature `std`.
     ///
     /// ```
-    /// # use portcullis_core::Line;
+    /// # use portcullis_core::keyed::Line;
     /// assert_eq!(Line::count_for_keys(1_000), Line::for_keys(1_000).len());
     /// ```
     #[cfg(feature = "std")]
@@ -221,7 +223,7 @@ impl Line {
     /// for more.
     ///
     /// ```
-    /// # use portcullis_core::Line;
+    /// # use portcullis_core::keyed::Line;
     /// assert_eq!(Line::for_keys_of(1_000, 3).len(), 4 * Line::for_keys(1_000).len());
     /// ```
     #[cfg(feature = "std")]
@@ -664,12 +666,13 @@ impl Swept<'_> {
 }
 
 /// The address of a key's limiter in its table: the lines that its slot can be in, and the tag that
-/// identifies it. [`Key::address`](crate::Key::address) returns it.
+/// identifies it. [`Key::address`](crate::keyed::Key::address) returns it.
 ///
 /// An address contains neither the key nor the table. Two keys with equal addresses share a slot.
 ///
 /// ```
-/// use portcullis_core::{ConcurrencyRules, Key, Keyed, Line, Seed, Timestamp};
+/// use portcullis_core::{Keyed, Timestamp};
+/// use portcullis_core::keyed::{ConcurrencyRules, Key, Line, Seed};
 /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
 /// let alice = table.key("alice").address();
 /// let _held = Key::at(&table, alice).try_acquire_at(Timestamp::ZERO, 1)?;
@@ -768,7 +771,8 @@ impl Address {
     /// If `groups` is 0.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed};
+    /// # use portcullis_core::Keyed;
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
     /// assert!(table.key("alice").address().group(32) < 32);
     /// ```

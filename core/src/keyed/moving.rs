@@ -63,10 +63,11 @@ use crate::time::timestamp::Timestamp;
 /// [`Keyed::move_to`].
 ///
 /// A limit whose permits return by release needs no other table: set its limit instead
-/// ([`ConcurrencyRules::set_limit`](crate::ConcurrencyRules::set_limit)).
+/// ([`ConcurrencyRules::set_limit`](crate::keyed::ConcurrencyRules::set_limit)).
 ///
 /// ```compile_fail,E0277
-/// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
+/// # use portcullis_core::{Keyed, Timestamp};
+/// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
 /// let lines = |line: fn() -> Line| (0..64).map(|_| line()).collect::<Vec<_>>();
 /// let before = Keyed::new(ConcurrencyRules::new(1), lines(Line::new), Seed::new());
 /// let after = Keyed::new(ConcurrencyRules::new(2), lines(Line::closed), Seed::new());
@@ -74,7 +75,8 @@ use crate::time::timestamp::Timestamp;
 /// ```
 ///
 /// ```
-/// # use portcullis_core::{MovableRules, Rate, TokenBucketRules};
+/// # use portcullis_core::Rate;
+/// # use portcullis_core::keyed::{MovableRules, TokenBucketRules};
 /// fn has_some(_: impl MovableRules) {}
 /// has_some(TokenBucketRules::new(Rate::per_second(10), 3));
 /// ```
@@ -102,15 +104,15 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     /// at the old rate.
     ///
     /// - If more permits are taken from a token bucket than its new burst, the bucket owes the
-    ///   rest, as far as its [debt](crate::TokenBucketBuilder::debt) allows. What is beyond the
+    ///   rest, as far as its [debt](crate::builder::TokenBucketBuilder::debt) allows. What is beyond the
     ///   debt is forgotten.
-    /// - A token bucket counts in whole [ticks](crate::TokenBucketRules::tick). So a move may delay
+    /// - A token bucket counts in whole [ticks](crate::keyed::TokenBucketRules::tick). So a move may delay
     ///   the permits that come back by up to one tick of each table. Rounding grants none early.
     ///   If the rate is raised in the middle of a tick of this table, the part of the tick before
     ///   `now` counts at the old rate.
     /// - A fixed window with the same length and kind keeps its end. If more is taken from it than
     ///   the new limit, it is exhausted. A count beyond the [largest
-    ///   limit](crate::FixedWindowBuilder::max_limit) is cut to that; if it is moved again, the
+    ///   limit](crate::builder::FixedWindowBuilder::max_limit) is cut to that; if it is moved again, the
     ///   window is exhausted under any limit. If the length changes and the
     ///   window has not ended, a new window begins at `now`, with the count of the old one.
     ///
@@ -135,7 +137,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     /// Reads and writes both tables. Makes no other call wait.
     ///
     /// ```
-    /// # use portcullis_core::{Keyed, Limiter, Line, Rate, Seed, Timestamp, TokenBucketRules};
+    /// # use portcullis_core::{Keyed, Limiter, Rate, Timestamp};
+    /// # use portcullis_core::keyed::{Line, Seed, TokenBucketRules};
     /// let lines = |line: fn() -> Line| (0..64).map(|_| line()).collect::<Vec<_>>();
     /// let rules = |burst| TokenBucketRules::new(Rate::per_second(1), burst);
     /// let before = Keyed::new(rules(10), lines(Line::new), Seed::new());
@@ -193,7 +196,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     /// Reads and writes both tables. Makes no other call wait.
     ///
     /// ```
-    /// # use portcullis_core::{Keyed, Limiter, Line, Rate, Seed, Timestamp, TokenBucketRules};
+    /// # use portcullis_core::{Keyed, Limiter, Rate, Timestamp};
+    /// # use portcullis_core::keyed::{Line, Seed, TokenBucketRules};
     /// let table = |burst, line: fn() -> Line| {
     ///     let lines = (0..64).map(|_| line()).collect::<Vec<_>>();
     ///     let rules = TokenBucketRules::new(Rate::per_second(1), burst);
@@ -237,7 +241,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     /// Reads two lines.
     ///
     /// ```
-    /// # use portcullis_core::{Keyed, Line, Rate, Seed, TokenBucketRules};
+    /// # use portcullis_core::{Keyed, Rate};
+    /// # use portcullis_core::keyed::{Line, Seed, TokenBucketRules};
     /// let rules = TokenBucketRules::new(Rate::per_second(1), 10);
     /// let table = Keyed::new(rules, Line::for_keys(100), Seed::new());
     /// assert!(!table.has_moved(table.key("alice").address()));
@@ -268,7 +273,8 @@ impl<L, A: AsRef<[L]>, M: AsRef<[Line]>, S> KeyedArray<L, A, M, S> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{CooldownWindow, KeyedArray, Limiter, Line, Seed, Timestamp};
+    /// # use portcullis_core::{CooldownWindow, KeyedArray, Limiter, Timestamp};
+    /// # use portcullis_core::keyed::{Line, Seed};
     /// let table = |limit, line: fn() -> Line| {
     ///     let window = || CooldownWindow::new(limit, Duration::from_secs(60), None);
     ///     let lines: Vec<_> = (0..64).map(|_| line()).collect();

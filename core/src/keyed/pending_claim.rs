@@ -22,7 +22,7 @@ use crate::keyed::line::{Entry, Line, Width, entries_from, entry};
 /// use this type on tables between which keys [move](crate::Keyed::move_to).
 ///
 /// ```
-/// use portcullis_core::{Line, PendingClaim};
+/// use portcullis_core::keyed::{Line, PendingClaim};
 /// let lines = Line::for_keys(100);
 /// assert_eq!(PendingClaim::all(&lines).count(), 0);
 /// ```
@@ -40,7 +40,7 @@ impl PendingClaim {
     /// Reads all lines.
     ///
     /// ```
-    /// # use portcullis_core::{Line, PendingClaim};
+    /// # use portcullis_core::keyed::{Line, PendingClaim};
     /// // A closed slot counts as a claim.
     /// let lines = [Line::new(), Line::closed()];
     /// assert_eq!(PendingClaim::all(&lines).count(), 8);
@@ -56,7 +56,7 @@ impl PendingClaim {
     /// key looks the same.
     ///
     /// ```
-    /// # use portcullis_core::{Line, PendingClaim};
+    /// # use portcullis_core::keyed::{Line, PendingClaim};
     /// let lines = [Line::closed()];
     /// let claim = PendingClaim::all(&lines).next().unwrap();
     /// assert!(claim.is_pending(&lines));
@@ -73,7 +73,7 @@ impl PendingClaim {
     /// for longer than the [staleness](crate::Keyed::staleness) of the table.
     ///
     /// ```
-    /// # use portcullis_core::{Line, PendingClaim};
+    /// # use portcullis_core::keyed::{Line, PendingClaim};
     /// let lines = [Line::closed()];
     /// let claim = PendingClaim::all(&lines).next().unwrap();
     /// while claim.is_pending(&lines) {

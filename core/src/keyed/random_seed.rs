@@ -6,7 +6,7 @@ use crate::keyed::seeded_hasher::SeededHasher;
 /// A random seed of a keyed hash: the default of tables that are created at run time. The hash is
 /// SipHash-1-3, for any key that is [`Hash`](core::hash::Hash). Needs the feature `std`.
 ///
-/// A copy has the same seed. For a table in a static, use a [`Seed`](crate::Seed), which a program
+/// A copy has the same seed. For a table in a static, use a [`Seed`](crate::keyed::Seed), which a program
 /// sets at start-up.
 ///
 /// **Not on `wasm32-unknown-unknown`.** The standard library has no random numbers there: its
@@ -19,7 +19,8 @@ use crate::keyed::seeded_hasher::SeededHasher;
 /// 125.
 ///
 /// ```
-/// use portcullis_core::{Concurrency, Keyed, RandomSeed};
+/// use portcullis_core::{Concurrency, Keyed};
+/// use portcullis_core::keyed::RandomSeed;
 ///
 /// let seed = RandomSeed::new();
 /// let uploads = Keyed::for_keys_with_hasher(Concurrency::new(1), 1_000, seed);
@@ -40,7 +41,7 @@ impl RandomSeed {
     ///
     /// ```
     /// use core::hash::BuildHasher;
-    /// use portcullis_core::RandomSeed;
+    /// use portcullis_core::keyed::RandomSeed;
     /// assert_ne!(RandomSeed::new().hash_one("key"), RandomSeed::new().hash_one("key"));
     /// ```
     #[must_use]

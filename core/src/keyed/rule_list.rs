@@ -21,7 +21,8 @@ pub(crate) const MOST: usize = 8;
 /// [rules](KeyedRules), and [`RulesAtRunTime`]. Sealed.
 ///
 /// ```
-/// use portcullis_core::{ConcurrencyRules, Rate, RuleList, TokenBucketRules};
+/// use portcullis_core::Rate;
+/// use portcullis_core::keyed::{ConcurrencyRules, RuleList, TokenBucketRules};
 /// fn is_list(_: &impl RuleList) {}
 /// is_list(&(TokenBucketRules::new(Rate::per_second(5), 10), ConcurrencyRules::new(2)));
 /// is_list(&[ConcurrencyRules::new(5), ConcurrencyRules::new(2)]);
@@ -507,9 +508,8 @@ impl<R: KeyedRules, const N: usize> List for [R; N] {
 /// file. All such lists have one type.
 ///
 /// ```
-/// use portcullis_core::{
-///     AnyRules, ConcurrencyRules, KeyedList, Rate, RulesAtRunTime, Timestamp, TokenBucketRules,
-/// };
+/// use portcullis_core::{KeyedList, Rate, Timestamp};
+/// use portcullis_core::keyed::{AnyRules, ConcurrencyRules, RulesAtRunTime, TokenBucketRules};
 ///
 /// // As read from a file: 10 per second, 100 per minute, 2 at once.
 /// let rules: Vec<AnyRules> = vec![
@@ -537,7 +537,9 @@ impl RulesAtRunTime {
     /// [`SettingsError`] about [`Setting::Limits`] if there are no rules, or more than 8.
     ///
     /// ```
-    /// # use portcullis_core::{AnyRules, ConcurrencyRules, RulesAtRunTime, Setting, SettingsError};
+    /// # use portcullis_core::SettingsError;
+    /// # use portcullis_core::builder::Setting;
+    /// # use portcullis_core::keyed::{AnyRules, ConcurrencyRules, RulesAtRunTime};
     /// let rules = |count| (0..count).map(|_| AnyRules::from(ConcurrencyRules::new(1)));
     /// assert!(RulesAtRunTime::new(rules(8)).is_ok());
     /// assert_eq!(
@@ -575,7 +577,7 @@ impl RulesAtRunTime {
     /// Returns the rules, in order.
     ///
     /// ```
-    /// # use portcullis_core::{AnyRules, ConcurrencyRules, RulesAtRunTime};
+    /// # use portcullis_core::keyed::{AnyRules, ConcurrencyRules, RulesAtRunTime};
     /// let list = RulesAtRunTime::new([ConcurrencyRules::new(1).into()])?;
     /// assert!(matches!(list.iter().next(), Some(AnyRules::Concurrency(_))));
     /// # Ok::<(), portcullis_core::SettingsError>(())

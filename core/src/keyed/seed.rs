@@ -29,7 +29,7 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// Source: Aumasson and Bernstein, "`SipHash`: a fast short-input PRF", 2012.
 ///
 /// ```
-/// use portcullis_core::Seed;
+/// use portcullis_core::keyed::Seed;
 ///
 /// static SEED: Seed = Seed::new();
 /// // At start-up. Use random numbers here.
@@ -47,7 +47,7 @@ pub struct Seed {
 /// The error of [`Seed::set`]: the seed was already fixed, by another `set` or by the first hash.
 ///
 /// ```
-/// # use portcullis_core::{Seed, SeedFixed};
+/// # use portcullis_core::keyed::{Seed, SeedFixed};
 /// use core::hash::BuildHasher;
 /// let seed = Seed::new();
 /// seed.hash_one("key");
@@ -81,7 +81,7 @@ impl Seed {
         /// Creates a seed that is not set.
         ///
         /// ```
-        /// # use portcullis_core::Seed;
+        /// # use portcullis_core::keyed::Seed;
         /// static SEED: Seed = Seed::new();
         /// ```
         pub const fn new() -> Self {
@@ -104,7 +104,7 @@ impl Seed {
     /// may be a mix of both; it does not change any more.
     ///
     /// ```
-    /// # use portcullis_core::Seed;
+    /// # use portcullis_core::keyed::Seed;
     /// assert!(Seed::new().set([1, 2]).is_ok());
     /// ```
     pub fn set(&self, seed: [u64; 2]) -> Result<(), SeedFixed> {

@@ -12,13 +12,13 @@
 
 use core::hash::Hasher;
 
-/// The hasher of a [`Seed`](crate::Seed): SipHash-1-3.
+/// The hasher of a [`Seed`](crate::keyed::Seed): SipHash-1-3.
 ///
 /// Source: Aumasson and Bernstein, "`SipHash`: a fast short-input PRF", 2012.
 ///
 /// ```
 /// use core::hash::{BuildHasher, Hash, Hasher};
-/// let seed = portcullis_core::Seed::new();
+/// let seed = portcullis_core::keyed::Seed::new();
 /// let mut hasher = seed.build_hasher();
 /// "key".hash(&mut hasher);
 /// assert_eq!(hasher.finish(), seed.hash_one("key"));

@@ -42,7 +42,7 @@ use crate::keyed::Keyed;
 use crate::keyed::line::{Address, Found, Line, Width};
 use crate::keyed::table::ATTEMPTS;
 use crate::limiter::receipt::{Receipt, Refund};
-use crate::limiters::TokenBucketRules;
+use crate::limiters::token_bucket::TokenBucketRules;
 use crate::rules::TableRules;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::fence;
@@ -57,7 +57,7 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// groups.
 ///
 /// ```
-/// use portcullis_core::Refunds;
+/// use portcullis_core::keyed::Refunds;
 /// static REFUNDS: [Refunds; 64] = [const { Refunds::new() }; 64];
 /// ```
 #[derive(Debug)]
@@ -69,7 +69,7 @@ pub struct Refunds {
 /// What [`Refunds`] had counted before a take.
 ///
 /// ```
-/// use portcullis_core::{Refunds, RefundsBefore};
+/// use portcullis_core::keyed::{Refunds, RefundsBefore};
 /// let before: RefundsBefore = Refunds::new().before_take();
 /// # let _ = before;
 /// ```
@@ -81,7 +81,7 @@ impl Refunds {
         /// Creates a count of no refunds.
         ///
         /// ```
-        /// # use portcullis_core::Refunds;
+        /// # use portcullis_core::keyed::Refunds;
         /// static REFUNDS: Refunds = Refunds::new();
         /// ```
         pub const fn new() -> Self {
@@ -97,7 +97,7 @@ impl Refunds {
     /// A load.
     ///
     /// ```
-    /// # use portcullis_core::Refunds;
+    /// # use portcullis_core::keyed::Refunds;
     /// let refunds = Refunds::new();
     /// assert_eq!(refunds.before_take(), refunds.before_take());
     /// ```
@@ -159,7 +159,8 @@ impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M
     /// Two additions to `refunds`, one compare-exchange, and a division. Lock-free.
     ///
     /// ```
-    /// use portcullis_core::{Keyed, Limiter, Rate, Refunds, Timestamp, TokenBucket};
+    /// use portcullis_core::{Keyed, Limiter, Rate, Timestamp, TokenBucket};
+    /// use portcullis_core::keyed::Refunds;
     ///
     /// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(1), 100), 1_000);
     /// let (alice, refunds, now) = (users.key("alice"), Refunds::new(), Timestamp::from_secs(9));
@@ -197,7 +198,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M
     }
 
     /// Takes `n` permits of the key at `address`, and owes those that it does not have: as many as
-    /// the declared [debt](crate::TokenBucketBuilder::debt) allows, and `owing` at most. Returns
+    /// the declared [debt](crate::builder::TokenBucketBuilder::debt) allows, and `owing` at most. Returns
     /// how many were taken. No take is granted before they are replenished.
     ///
     /// Pass `u64::MAX` as `owing` to use the whole debt. A smaller number leaves a part of the debt
@@ -213,7 +214,8 @@ impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M
     /// One compare-exchange and a division. Lock-free.
     ///
     /// ```
-    /// use portcullis_core::{Keyed, Limiter, Line, Rate, RandomSeed, Timestamp, TokenBucket};
+    /// use portcullis_core::{Keyed, Limiter, Rate, Timestamp, TokenBucket};
+    /// use portcullis_core::keyed::{Line, RandomSeed};
     ///
     /// let rules = TokenBucket::builder(Rate::per_second(1), 10).debt(5).rules()?;
     /// let users = Keyed::new(rules, Line::for_keys(1_000), RandomSeed::new());

@@ -168,7 +168,8 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
 /// [`KeyedArray::statistics_at`](crate::KeyedArray::statistics_at).
 ///
 /// ```
-/// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
+/// # use portcullis_core::{Keyed, Timestamp};
+/// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
 /// let lines = [const { Line::new() }; 250];
 /// let table = Keyed::new(ConcurrencyRules::new(3), lines, Seed::new());
 /// assert_eq!(table.statistics_at(Timestamp::ZERO).slots, 2_000);

@@ -169,7 +169,8 @@ where
     /// Returns [`TooFewHeld`] if the lease holds fewer than `n` permits. Nothing is released then.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, TooFewHeld};
+    /// # use portcullis_core::Concurrency;
+    /// # use portcullis_core::leases::TooFewHeld;
     /// let limit = Concurrency::new(5);
     /// let mut lease = limit.try_acquire(4)?;
     /// assert_eq!(lease.release(3), Ok(()));
@@ -360,7 +361,8 @@ where
 /// The error of a lease that holds fewer permits than the caller asked for.
 ///
 /// ```
-/// use portcullis_core::{Concurrency, TooFewHeld};
+/// use portcullis_core::Concurrency;
+/// use portcullis_core::leases::TooFewHeld;
 /// let limit = Concurrency::new(2);
 /// assert_eq!(
 ///     limit.try_acquire(2).unwrap().release(3),

@@ -56,7 +56,8 @@ use crate::time::timestamp::Timestamp;
 /// middle of a claim keeps its slot.)
 ///
 /// ```
-/// use portcullis_core::{ClaimError, Concurrency, LeasePool, StaleId, Timestamp};
+/// use portcullis_core::{Concurrency, LeasePool, Timestamp};
+/// use portcullis_core::leases::{ClaimError, StaleId};
 ///
 /// static POOL: LeasePool<Concurrency, 16> = LeasePool::new(Concurrency::new(3));
 ///
@@ -81,7 +82,8 @@ pub struct LeasePool<L, const N: usize> {
 /// The id of a lease in a [`LeasePool`]: its slot and the slot's generation. 8 bytes.
 ///
 /// ```
-/// use portcullis_core::{Concurrency, LeaseId, LeasePool, StaleId, Timestamp};
+/// use portcullis_core::{Concurrency, LeasePool, Timestamp};
+/// use portcullis_core::leases::{LeaseId, StaleId};
 ///
 /// let pool: LeasePool<_, 4> = LeasePool::new(Concurrency::new(1));
 /// let id = pool.claim_at(Timestamp::ZERO, 1, None).unwrap();
@@ -102,7 +104,8 @@ impl LeaseId {
     /// Returns the id as a number.
     ///
     /// ```
-    /// # use portcullis_core::{LeaseId, LeasePool, Timestamp, Unlimited};
+    /// # use portcullis_core::{LeasePool, Timestamp, Unlimited};
+    /// # use portcullis_core::leases::LeaseId;
     /// let pool: LeasePool<_, 4> = LeasePool::new(Unlimited);
     /// let id = pool.claim_at(Timestamp::ZERO, 1, None).unwrap();
     /// assert_eq!(LeaseId::from_bits(id.to_bits()), id);
@@ -115,7 +118,8 @@ impl LeaseId {
     /// lease, or whichever lease it happens to match.
     ///
     /// ```
-    /// # use portcullis_core::{LeaseId, LeasePool, Timestamp, Unlimited};
+    /// # use portcullis_core::{LeasePool, Timestamp, Unlimited};
+    /// # use portcullis_core::leases::LeaseId;
     /// let pool: LeasePool<_, 4> = LeasePool::new(Unlimited);
     /// let id = pool.claim_at(Timestamp::ZERO, 1, None).unwrap();
     /// assert_eq!(LeaseId::from_bits(id.to_bits()), id);
@@ -188,7 +192,8 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     /// limiter denies the request. No permit has been taken then.
     ///
     /// ```
-    /// # use portcullis_core::{ClaimError, LeasePool, Timestamp, Unlimited};
+    /// # use portcullis_core::{LeasePool, Timestamp, Unlimited};
+    /// # use portcullis_core::leases::ClaimError;
     /// let pool: LeasePool<_, 1> = LeasePool::new(Unlimited);
     /// let id = pool.claim_at(Timestamp::ZERO, 1, None)?;
     /// assert_eq!(
@@ -239,7 +244,8 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     /// here.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, LeasePool, StaleId, Timestamp};
+    /// # use portcullis_core::{Concurrency, LeasePool, Timestamp};
+    /// # use portcullis_core::leases::StaleId;
     /// let pool: LeasePool<_, 1> = LeasePool::new(Concurrency::new(1));
     /// let old = pool.claim_at(Timestamp::ZERO, 1, None).unwrap();
     /// pool.release(old).unwrap();
@@ -431,7 +437,7 @@ impl<L: fmt::Debug, const N: usize> fmt::Debug for LeasePool<L, N> {
 /// The error of a claim in a [`LeasePool`].
 ///
 /// ```
-/// use portcullis_core::ClaimError;
+/// use portcullis_core::leases::ClaimError;
 /// assert_eq!(
 ///     ClaimError::PoolFull { slots: 8 }.to_string(),
 ///     "all 8 slots of the pool hold leases"
@@ -473,7 +479,7 @@ impl core::error::Error for ClaimError {}
 ///
 /// ```
 /// assert_eq!(
-///     portcullis_core::StaleId.to_string(),
+///     portcullis_core::leases::StaleId.to_string(),
 ///     "the lease has already been released or swept"
 /// );
 /// ```

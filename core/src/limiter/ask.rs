@@ -23,7 +23,8 @@ use crate::time::timestamp::Timestamp;
 /// The time of a request.
 ///
 /// ```
-/// # use portcullis_core::{Timestamp, When};
+/// # use portcullis_core::Timestamp;
+/// # use portcullis_core::limiter::When;
 /// let now = Timestamp::from_secs(7);
 /// assert_eq!(When::from(now).earliest(), now);
 /// ```
@@ -35,7 +36,7 @@ pub enum When {
     /// it would do the same at each of them, and would be in the same state afterwards. Otherwise
     /// it answers [`Answer::TimeMatters`].
     ///
-    /// Only limiters whose [`Hints`](crate::Hints) say that they decide within intervals are asked
+    /// Only limiters whose [`Hints`](crate::limiter::Hints) say that they decide within intervals are asked
     /// so.
     Within(Interval),
 }
@@ -44,7 +45,9 @@ impl When {
     /// Returns the instant, or the earliest one of the interval.
     ///
     /// ```
-    /// # use portcullis_core::{Interval, Timestamp, When};
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_core::clock::Interval;
+    /// # use portcullis_core::limiter::When;
     /// let now = Timestamp::from_secs(7);
     /// let interval = Interval::new(now, Timestamp::from_millis(7_010)).unwrap();
     /// assert_eq!(When::from(interval).earliest(), now);
@@ -82,7 +85,7 @@ pub enum How {
     /// It takes the permits. A denial ends the request.
     Take,
     /// It takes the permits, and a denial does not end the request: the caller asks again, or says
-    /// that it ends without a grant ([`Back::NotGranted`](crate::Back::NotGranted)). So a limiter
+    /// that it ends without a grant ([`Back::NotGranted`](crate::limiter::Back::NotGranted)). So a limiter
     /// that counts requests or records denials does not do so for this one. A queue asks so for the
     /// requests that wait. A grant is final.
     Attempt,
@@ -103,7 +106,7 @@ pub enum Tell<'a> {
     Detail(&'a Cell<Option<Detail>>),
     /// The receipts of all limits that the permits come from. A limiter that takes from one limit
     /// leaves them empty, because the receipt in its answer is enough. With the receipts
-    /// [`Back::Refund`](crate::Back::Refund) refunds to each limit.
+    /// [`Back::Refund`](crate::limiter::Back::Refund) refunds to each limit.
     Receipts(&'a mut Receipts),
     /// That the permits are taken, before the answer. The function returns whether the
     /// caller keeps them. If not, or if it panics, the limiter returns all of them, and answers
@@ -131,7 +134,8 @@ impl fmt::Debug for Tell<'_> {
 /// [`take_at`](Limiter::take_at) and the other methods do.
 ///
 /// ```
-/// use portcullis_core::{Answer, Ask, Concurrency, Limiter, Timestamp};
+/// use portcullis_core::{Concurrency, Limiter, Timestamp};
+/// use portcullis_core::limiter::{Answer, Ask};
 ///
 /// let limit = Concurrency::new(2);
 /// let answer = limit.decide(Ask::take(Timestamp::ZERO, 2));
@@ -154,7 +158,8 @@ impl<'a> Ask<'a> {
     /// as a request for 1 would be.
     ///
     /// ```
-    /// # use portcullis_core::{Ask, How, Timestamp};
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_core::limiter::{Ask, How};
     /// let ask = Ask::new(Timestamp::ZERO, 3, How::Attempt);
     /// assert_eq!((ask.permits(), ask.how()), (3, How::Attempt));
     /// ```
@@ -172,7 +177,8 @@ impl<'a> Ask<'a> {
     /// A request that takes: [`How::Take`].
     ///
     /// ```
-    /// # use portcullis_core::{Ask, How, Timestamp};
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_core::limiter::{Ask, How};
     /// assert_eq!(Ask::take(Timestamp::ZERO, 3).how(), How::Take);
     /// ```
     #[inline(always)]
@@ -183,7 +189,8 @@ impl<'a> Ask<'a> {
     /// A request that only looks: [`How::Look`].
     ///
     /// ```
-    /// # use portcullis_core::{Ask, Timestamp};
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_core::limiter::Ask;
     /// assert!(Ask::look(Timestamp::ZERO, 3).is_look());
     /// ```
     #[inline(always)]
@@ -195,7 +202,8 @@ impl<'a> Ask<'a> {
     /// state of the limiter has not changed since, it need not judge the request again.
     ///
     /// ```
-    /// use portcullis_core::{Answer, Ask, Limiter, Rate, Timestamp, TokenBucket};
+    /// use portcullis_core::{Limiter, Rate, Timestamp, TokenBucket};
+    /// use portcullis_core::limiter::{Answer, Ask};
     ///
     /// let bucket = TokenBucket::new(Rate::per_second(1), 5);
     /// let now = Timestamp::from_secs(9);
@@ -214,7 +222,8 @@ impl<'a> Ask<'a> {
     /// Removes the plan, for a limiter that knows that it no longer holds.
     ///
     /// ```
-    /// # use portcullis_core::{Ask, Plan, Timestamp};
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_core::limiter::{Ask, Plan};
     /// let ask = Ask::take(Timestamp::ZERO, 3).as_planned(Plan::NONE).without_plan();
     /// ```
     #[inline(always)]
@@ -227,7 +236,8 @@ impl<'a> Ask<'a> {
     ///
     /// ```
     /// use core::cell::Cell;
-    /// use portcullis_core::{Ask, Concurrency, Limiter, Tell, Timestamp};
+    /// use portcullis_core::{Concurrency, Limiter, Timestamp};
+    /// use portcullis_core::limiter::{Ask, Tell};
     ///
     /// let detail = Cell::new(None);
     /// let ask = Ask::look(Timestamp::ZERO, 3).telling(Tell::Detail(&detail));
@@ -249,7 +259,8 @@ impl<'a> Ask<'a> {
     /// wraps. A plan is not of that request, so it is removed.
     ///
     /// ```
-    /// # use portcullis_core::{Ask, Timestamp};
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_core::limiter::Ask;
     /// assert_eq!(Ask::take(Timestamp::ZERO, 3).with_permits(6).permits(), 6);
     /// ```
     #[inline(always)]
@@ -264,7 +275,8 @@ impl<'a> Ask<'a> {
     /// Returns the same request, to put it to another limiter, or to the same one again.
     ///
     /// ```
-    /// # use portcullis_core::{Ask, Concurrency, Limiter, Timestamp};
+    /// # use portcullis_core::{Concurrency, Limiter, Timestamp};
+    /// # use portcullis_core::limiter::Ask;
     /// let mut ask = Ask::take(Timestamp::ZERO, 1);
     /// for limit in [Concurrency::new(1), Concurrency::new(2)] {
     ///     let _ = limit.decide(ask.by_ref());
@@ -335,7 +347,8 @@ impl<'a> Ask<'a> {
     /// The answer of a limiter that grants the request: a look takes nothing.
     ///
     /// ```
-    /// # use portcullis_core::{Answer, Ask, Plan, Receipt, Timestamp};
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_core::limiter::{Answer, Ask, Plan, Receipt};
     /// let answer = Ask::look(Timestamp::ZERO, 1).granted(Receipt::NONE);
     /// assert_eq!(answer, Answer::Possible(Plan::NONE));
     /// ```
@@ -350,7 +363,8 @@ impl<'a> Ask<'a> {
     /// The answer to a look of a limiter that has `available` permits, of at most `capacity`.
     ///
     /// ```
-    /// # use portcullis_core::{Answer, Ask, Denied, Timestamp};
+    /// # use portcullis_core::{Denied, Timestamp};
+    /// # use portcullis_core::limiter::{Answer, Ask};
     /// let now = Timestamp::ZERO;
     /// let answer = Ask::look(now, 3).looked(2, || 5);
     /// assert_eq!(answer, Answer::Denied(Denied::Exhausted { now, permits: 3 }));
@@ -372,7 +386,8 @@ impl<'a> Ask<'a> {
     /// because another limit of a composition denies.
     ///
     /// ```
-    /// use portcullis_core::{Answer, Ask, Concurrency, Limiter, Tell, Timestamp};
+    /// use portcullis_core::{Concurrency, Limiter, Timestamp};
+    /// use portcullis_core::limiter::{Answer, Ask, Tell};
     ///
     /// let limit = Concurrency::new(2);
     /// let ask = Ask::take(Timestamp::ZERO, 2);
@@ -436,7 +451,8 @@ fn grant_then<L: Limiter + ?Sized>(
 /// The answer to a request: the result of [`Limiter::decide`].
 ///
 /// ```
-/// # use portcullis_core::{Answer, Denied, Receipt, Timestamp};
+/// # use portcullis_core::{Denied, Timestamp};
+/// # use portcullis_core::limiter::{Answer, Receipt};
 /// let denied = Denied::Refused { now: Timestamp::ZERO, permits: 1 };
 /// assert_eq!(Answer::from(Err::<Receipt, _>(denied)), Answer::Denied(denied));
 /// ```
@@ -466,7 +482,8 @@ impl Answer {
     /// [`Denied`] if the request is not granted.
     ///
     /// ```
-    /// # use portcullis_core::{Ask, Concurrency, Limiter, Receipt, Timestamp};
+    /// # use portcullis_core::{Concurrency, Limiter, Timestamp};
+    /// # use portcullis_core::limiter::{Ask, Receipt};
     /// let now = Timestamp::ZERO;
     /// let answer = Concurrency::new(2).decide(Ask::take(now, 2));
     /// assert_eq!(answer.taken(now, 2), Ok(Receipt::NONE));
@@ -487,7 +504,8 @@ impl Answer {
     /// [`Denied`] if the request would not be granted.
     ///
     /// ```
-    /// # use portcullis_core::{Ask, Concurrency, Limiter, Plan, Timestamp};
+    /// # use portcullis_core::{Concurrency, Limiter, Timestamp};
+    /// # use portcullis_core::limiter::{Ask, Plan};
     /// let now = Timestamp::ZERO;
     /// let answer = Concurrency::new(2).decide(Ask::look(now, 2));
     /// assert_eq!(answer.planned(now, 2), Ok(Plan::NONE));

@@ -28,10 +28,10 @@ pub enum Back<'a> {
         /// The receipt of the grant, or what has remained of it after an earlier refund.
         receipt: Receipt,
         /// The receipts of all limits that the permits come from, if the request asked for them:
-        /// see [`Tell::Receipts`](crate::Tell::Receipts). They are used up.
+        /// see [`Tell::Receipts`](crate::limiter::Tell::Receipts). They are used up.
         receipts: Option<&'a mut Receipts>,
     },
-    /// A request has ended without a grant, after any number of [attempts](crate::How::Attempt).
+    /// A request has ended without a grant, after any number of [attempts](crate::limiter::How::Attempt).
     NotGranted {
         /// The time at which it ended.
         now: Timestamp,
@@ -57,7 +57,7 @@ impl Back<'_> {
     /// nothing else.
     ///
     /// ```
-    /// # use portcullis_core::{Back, Waiting};
+    /// # use portcullis_core::limiter::{Back, Waiting};
     /// let answer = Back::Release { permits: 1 }.by_time(|_, _, receipt| receipt.refunded(0));
     /// assert_eq!(answer.waiting, Waiting::No);
     /// ```
@@ -80,7 +80,7 @@ impl Back<'_> {
 /// A limiter makes it from a [`Refund`], from a [`Waiting`], or from [`Returned::NOTHING`].
 ///
 /// ```
-/// use portcullis_core::{Receipt, Returned, Waiting};
+/// use portcullis_core::limiter::{Receipt, Returned, Waiting};
 ///
 /// assert_eq!(Returned::from(Receipt::NONE.refunded(3)).refund.permits, 3);
 /// assert_eq!(Returned::from(Waiting::No).waiting, Waiting::No);
@@ -132,7 +132,8 @@ impl From<Waiting> for Returned {
 /// - A limiter whose permits return by time alone answers `No`: a release makes none available.
 ///
 /// ```
-/// # use portcullis_core::{Back, Concurrency, Limiter, Timestamp, Waiting};
+/// # use portcullis_core::{Concurrency, Limiter, Timestamp};
+/// # use portcullis_core::limiter::{Back, Waiting};
 /// let limit = Concurrency::new(1);
 /// limit.take_at(Timestamp::ZERO, 1)?;
 /// limit.give_back(Back::Watch(true));

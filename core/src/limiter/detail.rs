@@ -26,9 +26,8 @@ use crate::time::timestamp::Timestamp;
 /// [draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
 ///
 /// ```
-/// use portcullis_core::{
-///     Concurrency, Detail, LimiterExt, Rate, Retry, Timestamp, TokenBucket,
-/// };
+/// use portcullis_core::{Concurrency, LimiterExt, Rate, Retry, Timestamp, TokenBucket};
+/// use portcullis_core::limiter::Detail;
 ///
 /// let bucket = TokenBucket::new(Rate::per_second(1), 5);
 /// let now = Timestamp::from_secs(9);

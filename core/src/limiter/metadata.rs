@@ -214,9 +214,8 @@ impl<T> fmt::Debug for Name<T> {
 ///
 /// ```
 /// use portcullis_core::metadata::Name;
-/// use portcullis_core::{
-///     Answer, Ask, Back, Denied, Limiter, Read, Reading, Retry, Returned, Timestamp, Unlimited,
-/// };
+/// use portcullis_core::{Denied, Limiter, Retry, Timestamp, Unlimited};
+/// use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
 ///
 /// const ROUTE: Name<&str> = Name::new("com.example.ROUTE");
 ///

@@ -1,10 +1,11 @@
 use crate::limiter::denied::Denied;
 
 /// Why a request was not granted, in two groups. All counts use them: see
-/// [`Counts`](crate::Counts).
+/// [`Counts`](crate::counts::Counts).
 ///
 /// ```
-/// # use portcullis_core::{Concurrency, NotGranted};
+/// # use portcullis_core::Concurrency;
+/// # use portcullis_core::limiter::NotGranted;
 /// let limit = Concurrency::new(2);
 /// let _held = limit.try_acquire(2)?;
 /// let denied = limit.try_acquire(1).unwrap_err();

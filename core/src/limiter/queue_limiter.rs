@@ -15,9 +15,9 @@ use crate::limiter::Limiter;
 /// every limiter, and only slower.
 ///
 /// ```
-/// use portcullis_core::{
-///     Answer, Ask, Back, Denied, Limiter, QueueLimiter, Read, Reading, Retry, Returned,
-/// };
+/// use portcullis_core::{Denied, Limiter, Retry};
+/// use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
+/// use portcullis_core::queue::QueueLimiter;
 ///
 /// /// A limiter that logs each denial.
 /// struct Logged<L>(L);
@@ -51,20 +51,23 @@ use crate::limiter::Limiter;
 /// that contains one. A release through one queue would not wake the waiters of another queue.
 ///
 /// ```compile_fail,E0277
-/// # use portcullis_core::{Concurrency, QueueLimiter};
+/// # use portcullis_core::Concurrency;
+/// # use portcullis_core::queue::QueueLimiter;
 /// fn waits(_: impl QueueLimiter) {}
 /// waits(&Concurrency::new(1));
 /// ```
 ///
 /// ```compile_fail,E0277
-/// # use portcullis_core::{AllOf, Concurrency, QueueLimiter};
+/// # use portcullis_core::{AllOf, Concurrency};
+/// # use portcullis_core::queue::QueueLimiter;
 /// fn waits(_: impl QueueLimiter) {}
 /// let all = Concurrency::new(9);
 /// waits(AllOf::new((Concurrency::new(1), &all)));
 /// ```
 ///
 /// ```
-/// # use portcullis_core::{AllOf, Concurrency, QueueLimiter, Rate, TokenBucket};
+/// # use portcullis_core::{AllOf, Concurrency, Rate, TokenBucket};
+/// # use portcullis_core::queue::QueueLimiter;
 /// # fn waits(_: impl QueueLimiter) {}
 /// let all = TokenBucket::new(Rate::per_second(9), 9);
 /// waits(AllOf::new((Concurrency::new(1), &all)));
@@ -103,7 +106,8 @@ pub trait QueueLimiter: Limiter {
 /// [`QueueLimiter::pass_on`].
 ///
 /// ```
-/// # use portcullis_core::{Concurrency, Limiter, PassedOn, QueueLimiter, Timestamp};
+/// # use portcullis_core::{Concurrency, Limiter, Timestamp};
+/// # use portcullis_core::queue::{PassedOn, QueueLimiter};
 /// let limit = Concurrency::new(3);
 /// limit.take_at(Timestamp::ZERO, 2)?;
 /// assert_eq!(limit.pass_on(2), PassedOn::OthersAreFree);
@@ -129,7 +133,8 @@ pub enum PassedOn {
 /// the next call to the queue.
 ///
 /// ```
-/// use portcullis_core::{QueueLimiter, Rate, Replenishing, TokenBucket};
+/// use portcullis_core::{Rate, TokenBucket};
+/// use portcullis_core::queue::{QueueLimiter, Replenishing};
 /// use std::sync::Arc;
 /// fn waits(_: impl QueueLimiter) {}
 /// let all: Arc<dyn Replenishing + Send + Sync> =
@@ -143,7 +148,8 @@ pub enum PassedOn {
 /// [shared](QueueLimiter::SHARED):
 ///
 /// ```
-/// use portcullis_core::{Replenishing, QueueLimiter, Rate, SlidingWindow, TokenBucket};
+/// use portcullis_core::{Rate, SlidingWindow, TokenBucket};
+/// use portcullis_core::queue::{Replenishing, QueueLimiter};
 /// use core::time::Duration;
 /// fn waits(_: impl QueueLimiter) {}
 /// let smooth = false;
@@ -156,7 +162,8 @@ pub enum PassedOn {
 /// ```
 ///
 /// ```compile_fail,E0277
-/// # use portcullis_core::{Concurrency, Replenishing};
+/// # use portcullis_core::Concurrency;
+/// # use portcullis_core::queue::Replenishing;
 /// let _: &dyn Replenishing = &Concurrency::new(1);
 /// ```
 #[diagnostic::on_unimplemented(
@@ -169,9 +176,9 @@ pub trait Replenishing: Limiter {}
 /// Implements what a queue needs for limiters whose permits return by time alone.
 macro_rules! replenishing {
     ([$($generics:tt)*] $limiter:ty) => {
-        impl<$($generics)*> $crate::Replenishing for $limiter {}
+        impl<$($generics)*> $crate::queue::Replenishing for $limiter {}
 
-        impl<$($generics)*> $crate::QueueLimiter for $limiter {
+        impl<$($generics)*> $crate::queue::QueueLimiter for $limiter {
             const SHARED: bool = false;
         }
     };

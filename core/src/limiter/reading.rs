@@ -13,7 +13,8 @@ use crate::time::timestamp::Timestamp;
 /// offers. See [`metadata`](mod@crate::metadata).
 ///
 /// ```
-/// use portcullis_core::{Concurrency, Limiter, Read, Timestamp};
+/// use portcullis_core::{Concurrency, Limiter, Timestamp};
+/// use portcullis_core::limiter::Read;
 ///
 /// let reading = Concurrency::new(3).read(Read::at(Timestamp::ZERO));
 /// assert_eq!((reading.available, reading.capacity, reading.held), (3, 3, 0));
@@ -57,7 +58,8 @@ impl Read<'_> {
     ///
     /// ```
     /// # use portcullis_core::metadata::Name;
-    /// # use portcullis_core::{Read, Timestamp};
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_core::limiter::Read;
     /// const TENANT: Name<u32> = Name::new("com.example.TENANT");
     /// Read::at(Timestamp::ZERO).offer(TENANT, || unreachable!("nobody asks"));
     /// ```

@@ -40,7 +40,8 @@ impl Receipt {
     /// a limiter that needs notes may take it for the receipt of a grant at the origin of time.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Limiter, Receipt, Timestamp};
+    /// # use portcullis_core::{Concurrency, Limiter, Timestamp};
+    /// # use portcullis_core::limiter::Receipt;
     /// assert_eq!(
     ///     Concurrency::new(1).take_at(Timestamp::ZERO, 1),
     ///     Ok(Receipt::NONE)
@@ -52,7 +53,7 @@ impl Receipt {
     /// their meaning permanently.
     ///
     /// ```
-    /// # use portcullis_core::Receipt;
+    /// # use portcullis_core::limiter::Receipt;
     /// assert_eq!((Receipt::new(7).note(), Receipt::new(7).time()), (7, 0));
     /// ```
     #[inline]
@@ -64,7 +65,8 @@ impl Receipt {
     /// limiter, for example nanoseconds.
     ///
     /// ```
-    /// # use portcullis_core::{Receipt, Timestamp};
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_core::limiter::Receipt;
     /// let receipt = Receipt::dated(7, Timestamp::from_secs(2).as_nanos());
     /// assert_eq!((receipt.note(), receipt.time()), (7, 2_000_000_000));
     /// ```
@@ -76,7 +78,7 @@ impl Receipt {
     /// Returns the note.
     ///
     /// ```
-    /// # use portcullis_core::Receipt;
+    /// # use portcullis_core::limiter::Receipt;
     /// assert_eq!(Receipt::NONE.note(), 0);
     /// ```
     #[inline]
@@ -88,7 +90,7 @@ impl Receipt {
     /// of the grant.
     ///
     /// ```
-    /// # use portcullis_core::{Receipt, Refund};
+    /// # use portcullis_core::limiter::{Receipt, Refund};
     /// let refund = Receipt::NONE.refunded(3);
     /// assert_eq!(refund, Refund { permits: 3, rest: Receipt::NONE });
     /// ```
@@ -104,7 +106,7 @@ impl Receipt {
     /// time](Self::new).
     ///
     /// ```
-    /// # use portcullis_core::Receipt;
+    /// # use portcullis_core::limiter::Receipt;
     /// assert_eq!(Receipt::NONE.time(), 0);
     /// ```
     #[inline]
@@ -116,7 +118,8 @@ impl Receipt {
 /// The result of a refund: see [`Limiter::refund_at`](crate::Limiter::refund_at).
 ///
 /// ```
-/// use portcullis_core::{Concurrency, Limiter, Receipt, Refund, Timestamp};
+/// use portcullis_core::{Concurrency, Limiter, Timestamp};
+/// use portcullis_core::limiter::{Receipt, Refund};
 ///
 /// let limit = Concurrency::new(5);
 /// let receipt = limit.take_at(Timestamp::ZERO, 3)?;
@@ -134,12 +137,13 @@ pub struct Refund {
 }
 
 /// The state of a limiter when it was asked about a request.
-/// A look returns it ([`Answer::Possible`](crate::Answer::Possible)), and a take from the same
-/// limiter is told of it ([`Ask::as_planned`](crate::Ask::as_planned)). A composition uses plans to
+/// A look returns it ([`Answer::Possible`](crate::limiter::Answer::Possible)), and a take from the same
+/// limiter is told of it ([`Ask::as_planned`](crate::limiter::Ask::as_planned)). A composition uses plans to
 /// ask all its limiters before it takes from any.
 ///
 /// ```
-/// use portcullis_core::{Answer, Ask, Limiter, Rate, Timestamp, TokenBucket};
+/// use portcullis_core::{Limiter, Rate, Timestamp, TokenBucket};
+/// use portcullis_core::limiter::{Answer, Ask};
 ///
 /// let bucket = TokenBucket::new(Rate::per_second(1), 5);
 /// let now = Timestamp::from_secs(9);
@@ -161,7 +165,8 @@ impl Plan {
     /// The plan of a limiter that does not support plans.
     ///
     /// ```
-    /// # use portcullis_core::{Answer, Ask, Concurrency, Limiter, Plan, Timestamp};
+    /// # use portcullis_core::{Concurrency, Limiter, Timestamp};
+    /// # use portcullis_core::limiter::{Answer, Ask, Plan};
     /// let answer = Concurrency::new(1).decide(Ask::look(Timestamp::ZERO, 1));
     /// assert_eq!(answer, Answer::Possible(Plan::NONE));
     /// ```

@@ -107,7 +107,8 @@ use crate::word::{AtomicWord, NativeWord, Word};
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_core::{AdjustableBucket, Carry, Rate, Timestamp};
+/// use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+/// use portcullis_core::state::Carry;
 ///
 /// static LIMIT: AdjustableBucket = match AdjustableBucket::builder(Rate::per_second(10), 2)
 ///     .debt(20)
@@ -293,7 +294,7 @@ impl<W: Word> AdjustableBucket<W> {
     ///     .build()
     ///     .unwrap();
     /// let (now, wait) = (Timestamp::ZERO, Duration::from_millis(150));
-    /// let due = |reserved: portcullis_core::Reservation<&_>| {
+    /// let due = |reserved: portcullis_core::parts::Reservation<&_>| {
     ///     reserved.due().as_nanos() / 1_000_000
     /// };
     /// assert_eq!(bucket.reserve_at(now, 1, wait).map(due), Ok(0));
@@ -363,7 +364,8 @@ impl<W: Word> AdjustableBucket<W> {
     /// Lock-free; never makes another call wait.
     ///
     /// ```
-    /// # use portcullis_core::{AdjustableBucket, Carry, Rate, Timestamp};
+    /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+    /// # use portcullis_core::state::Carry;
     /// let bucket = AdjustableBucket::new(Rate::per_second(2), 4);
     /// let at = Timestamp::from_millis;
     /// bucket.try_acquire_at(at(0), 4).unwrap();
@@ -567,7 +569,8 @@ impl<W: Word> AdjustableBucket<W> {
     /// Returns whether the bucket is full at `now`, and since when.
     ///
     /// ```
-    /// # use portcullis_core::{AdjustableBucket, Idle, Rate, Timestamp};
+    /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+    /// # use portcullis_core::limiter::Idle;
     /// let bucket = AdjustableBucket::new(Rate::per_second(5), 10);
     /// assert_eq!(
     ///     bucket.idle_at(Timestamp::from_secs(1)),
@@ -608,7 +611,8 @@ impl<W: Word> AdjustableBucket<W> {
     /// Returns the rate in force: exactly the rate that was last set, in lowest terms. Divides.
     ///
     /// ```
-    /// # use portcullis_core::{AdjustableBucket, Carry, Rate, Timestamp};
+    /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+    /// # use portcullis_core::state::Carry;
     /// let bucket = AdjustableBucket::new(Rate::per_second(5), 10);
     /// assert_eq!(bucket.rate(), Rate::per_second(5));
     /// bucket
@@ -1216,7 +1220,7 @@ impl AdjustableBucketBuilder {
     ///
     /// Periods are counted from the [`origin`](Self::origin). A later change of the rate does not
     /// change the length of a step. The bound is that of a [stepwise token
-    /// bucket](crate::TokenBucketBuilder::stepwise).
+    /// bucket](crate::builder::TokenBucketBuilder::stepwise).
     ///
     /// ```
     /// # use portcullis_core::{Rate, AdjustableBucket, Timestamp};
@@ -1304,11 +1308,12 @@ impl AdjustableBucketBuilder {
         /// # Errors
         ///
         /// [`SettingsError`] names the setting and its bound, as for
-        /// [`TokenBucketBuilder::build`](crate::TokenBucketBuilder::build). The settings must fit
+        /// [`TokenBucketBuilder::build`](crate::builder::TokenBucketBuilder::build). The settings must fit
         /// the 52 bits of the state (26 with a 32-bit word).
         ///
         /// ```
-        /// # use portcullis_core::{AdjustableBucket, Rate, Setting, SettingsError};
+        /// # use portcullis_core::{AdjustableBucket, Rate, SettingsError};
+        /// # use portcullis_core::builder::Setting;
         /// let settings = AdjustableBucket::builder(Rate::per_second(5), 10).initial(11);
         /// let refused = settings.build().unwrap_err();
         /// assert_eq!(refused, SettingsError::TooLarge { setting: Setting::Initial, max: 10 });
@@ -1400,7 +1405,8 @@ where
     /// ```
     /// # use core::time::Duration;
     /// # use std::sync::Arc;
-    /// # use portcullis_core::{AdjustableBucket, Rate, Reservation, Timestamp};
+    /// # use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+    /// # use portcullis_core::parts::Reservation;
     /// let bucket = Arc::new(AdjustableBucket::new(Rate::per_second(10), 2));
     /// let reserved = Reservation::reserve_at(bucket, Timestamp::ZERO, 2, Duration::ZERO)?;
     /// assert_eq!(reserved.due(), Timestamp::ZERO);

@@ -107,7 +107,8 @@ use crate::word::{NativeWord, Word, narrow};
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_core::{AdjustableWindow, Carry, Timestamp};
+/// use portcullis_core::{AdjustableWindow, Timestamp};
+/// use portcullis_core::state::Carry;
 ///
 /// static LIMIT: AdjustableWindow =
 ///     match AdjustableWindow::builder(2, Duration::from_secs(60))
@@ -326,7 +327,8 @@ impl<W: Word> AdjustableWindow<W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{AdjustableWindow, Carry, Timestamp};
+    /// # use portcullis_core::{AdjustableWindow, Timestamp};
+    /// # use portcullis_core::state::Carry;
     /// let limit = AdjustableWindow::new(10, Duration::from_secs(60));
     /// let at = Timestamp::from_secs;
     /// limit.try_acquire_at(at(0), 8).unwrap();
@@ -444,7 +446,8 @@ impl<W: Word> AdjustableWindow<W> {
     /// Returns whether all permits are available at `now`, and since when.
     ///
     /// ```
-    /// # use portcullis_core::{AdjustableWindow, Idle, Timestamp};
+    /// # use portcullis_core::{AdjustableWindow, Timestamp};
+    /// # use portcullis_core::limiter::Idle;
     /// # use core::time::Duration;
     /// let limit = AdjustableWindow::new(3, Duration::from_secs(1));
     /// assert_eq!(
@@ -1147,7 +1150,8 @@ replenishing!([W: Word] AdjustableWindow<W>);
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_core::{AdjustableWindow, Carry, Timestamp};
+/// use portcullis_core::{AdjustableWindow, Timestamp};
+/// use portcullis_core::state::Carry;
 ///
 /// let second = Duration::from_secs(1);
 /// let limit = AdjustableWindow::builder(1, second)
@@ -1187,7 +1191,8 @@ impl AdjustableWindowBuilder {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{AdjustableWindow, Carry, Timestamp};
+    /// # use portcullis_core::{AdjustableWindow, Timestamp};
+    /// # use portcullis_core::state::Carry;
     /// let limit = AdjustableWindow::builder(5, Duration::from_secs(1))
     ///     .max_limit(50)
     ///     .build()?;
@@ -1209,7 +1214,8 @@ impl AdjustableWindowBuilder {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{AdjustableWindow, Carry, Timestamp};
+    /// # use portcullis_core::{AdjustableWindow, Timestamp};
+    /// # use portcullis_core::state::Carry;
     /// let minute = Duration::from_secs(60);
     /// let limit = AdjustableWindow::builder(5, Duration::from_secs(1))
     ///     .max_window(minute)
@@ -1334,7 +1340,8 @@ impl AdjustableWindowBuilder {
         ///
         /// ```
         /// # use core::time::Duration;
-        /// # use portcullis_core::{AdjustableWindow, Setting, SettingsError};
+        /// # use portcullis_core::{AdjustableWindow, SettingsError};
+        /// # use portcullis_core::builder::Setting;
         /// let builder = AdjustableWindow::builder(9, Duration::from_secs(1));
         /// let refused = builder.max_limit(8).build().unwrap_err();
         /// assert_eq!(refused, SettingsError::TooLarge { setting: Setting::Limit, max: 8 });

@@ -33,10 +33,10 @@ use crate::keyed::into_rules::IntoRules;
 use crate::leases::lease::Lease;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::{Detail, Observer, retry_of};
+use crate::limiter::queue_limiter::{PassedOn, QueueLimiter};
 use crate::limiter::receipt::Receipt;
 use crate::limiter::{
-    Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, PassedOn, QueueLimiter, Read, Reading,
-    Returned, Waiting,
+    Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned, Waiting,
 };
 use crate::newer::signed;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -518,7 +518,8 @@ impl ConcurrencyBuilder {
         /// [`max_limit`](Concurrency::max_limit).
         ///
         /// ```
-        /// # use portcullis_core::{Concurrency, Setting, SettingsError};
+        /// # use portcullis_core::{Concurrency, SettingsError};
+        /// # use portcullis_core::builder::Setting;
         /// let refused = Concurrency::builder(0).build().unwrap_err();
         /// assert_eq!(refused, SettingsError::Zero { setting: Setting::Limit });
         /// ```

@@ -96,7 +96,8 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// unused guarantee is lent, and the limit is exceeded when its share needs it again.
 ///
 /// ```
-/// use portcullis_core::{ConcurrencyShare, ConcurrencyShares, Timestamp};
+/// use portcullis_core::{ConcurrencyShares, Timestamp};
+/// use portcullis_core::parts::ConcurrencyShare;
 ///
 /// // 10 in use at once. The first share is guaranteed 4 of them, the second 3.
 /// static CONNECTIONS: ConcurrencyShares<2> = ConcurrencyShares::new(10, [4, 3]);
@@ -233,14 +234,16 @@ impl<const K: usize, W: Word> ConcurrencyShares<K, W> {
     /// If there is no such share. In a constant or a static, this is a compile error.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyShare, ConcurrencyShares};
+    /// # use portcullis_core::ConcurrencyShares;
+    /// # use portcullis_core::parts::ConcurrencyShare;
     /// static SHARES: ConcurrencyShares<2> = ConcurrencyShares::new(10, [4, 3]);
     /// static BATCH: ConcurrencyShare<'static, 2> = SHARES.share(1);
     /// assert_eq!(BATCH.guarantee(), 3);
     /// ```
     ///
     /// ```compile_fail
-    /// # use portcullis_core::{ConcurrencyShare, ConcurrencyShares};
+    /// # use portcullis_core::ConcurrencyShares;
+    /// # use portcullis_core::parts::ConcurrencyShare;
     /// static SHARES: ConcurrencyShares<2> = ConcurrencyShares::new(10, [4, 3]);
     /// static NONE: ConcurrencyShare<'static, 2> = SHARES.share(2);
     /// ```

@@ -229,7 +229,8 @@ impl<W: Word> CooldownWindow<W> {
     /// Returns whether all permits are available at `now`, and since when.
     ///
     /// ```
-    /// # use portcullis_core::{CooldownWindow, Idle, Timestamp};
+    /// # use portcullis_core::{CooldownWindow, Timestamp};
+    /// # use portcullis_core::limiter::Idle;
     /// # use core::time::Duration;
     /// let limit = CooldownWindow::new(3, Duration::from_secs(1), None);
     /// let _ = limit.try_acquire_at(Timestamp::from_secs(2), 1)?;
@@ -898,7 +899,8 @@ impl CooldownWindowBuilder {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{CooldownWindow, Idle, Timestamp};
+    /// # use portcullis_core::{CooldownWindow, Timestamp};
+    /// # use portcullis_core::limiter::Idle;
     /// let boot = Timestamp::from_secs(1_700_000_000);
     /// let limit = CooldownWindow::builder(1, Duration::from_secs(1))
     ///     .origin(boot)
@@ -963,7 +965,8 @@ impl CooldownWindowBuilder {
         ///
         /// ```
         /// # use core::time::Duration;
-        /// # use portcullis_core::{CooldownWindow, Setting, SettingsError};
+        /// # use portcullis_core::{CooldownWindow, SettingsError};
+        /// # use portcullis_core::builder::Setting;
         /// let refused = CooldownWindow::builder(1, Duration::ZERO).build().unwrap_err();
         /// assert_eq!(refused, SettingsError::Zero { setting: Setting::Period });
         /// ```

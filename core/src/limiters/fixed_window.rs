@@ -174,7 +174,8 @@ impl<W: Word> FixedWindow<W> {
     /// Returns whether all permits are available at `now`, and since when.
     ///
     /// ```
-    /// # use portcullis_core::{FixedWindow, Idle, Timestamp};
+    /// # use portcullis_core::{FixedWindow, Timestamp};
+    /// # use portcullis_core::limiter::Idle;
     /// # use core::time::Duration;
     /// let limit = FixedWindow::new(3, Duration::from_secs(1));
     /// assert_eq!(
@@ -574,7 +575,8 @@ impl FixedWindowBuilder {
         ///
         /// ```
         /// # use core::time::Duration;
-        /// # use portcullis_core::{FixedWindow, Setting, SettingsError};
+        /// # use portcullis_core::{FixedWindow, SettingsError};
+        /// # use portcullis_core::builder::Setting;
         /// let refused = FixedWindow::builder(1, Duration::ZERO).build().unwrap_err();
         /// assert_eq!(refused, SettingsError::Zero { setting: Setting::Window });
         /// ```
@@ -616,7 +618,8 @@ impl FixedWindowBuilder {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{FixedWindow, Keyed, Line, Seed};
+    /// # use portcullis_core::{FixedWindow, Keyed};
+    /// # use portcullis_core::keyed::{Line, Seed};
     /// let window = FixedWindow::builder(5, Duration::from_secs(1)).started_by_first_request();
     /// let table = Keyed::new(window.rules()?, Line::for_keys(1_000), Seed::new());
     /// assert_eq!(table.rules()[0].limit(), 5);

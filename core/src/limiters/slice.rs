@@ -34,7 +34,7 @@ use crate::leases::lease::Lease;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::receipt::{Receipt, Refund};
 use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned};
-use crate::limiters::Concurrency;
+use crate::limiters::concurrency::Concurrency;
 use crate::time::timestamp::Timestamp;
 use crate::word::Word;
 use sealed::{Share, Source};
@@ -89,7 +89,7 @@ use sealed::{Share, Source};
 ///
 /// ```compile_fail,E0277
 /// fn is_shared_by_threads<T: Sync>() {}
-/// is_shared_by_threads::<portcullis_core::Slice<&portcullis_core::SlicedBucket>>();
+/// is_shared_by_threads::<portcullis_core::parts::Slice<&portcullis_core::SlicedBucket>>();
 /// ```
 #[must_use = "a slice gives back what it has when it is dropped"]
 pub struct Slice<P>
@@ -109,7 +109,8 @@ where
 /// Sealed.
 ///
 /// ```
-/// use portcullis_core::{Denied, Slice, Sliceable, Timestamp};
+/// use portcullis_core::{Denied, Timestamp};
+/// use portcullis_core::parts::{Slice, Sliceable};
 ///
 /// fn a_third_each<L: Sliceable>(
 ///     limiter: &L,
@@ -199,7 +200,8 @@ where
     /// As these methods. The pointer is then dropped.
     ///
     /// ```
-    /// use portcullis_core::{Rate, Slice, SlicedBucket, Timestamp};
+    /// use portcullis_core::{Rate, SlicedBucket, Timestamp};
+    /// use portcullis_core::parts::Slice;
     /// use std::sync::Arc;
     ///
     /// let limit = Arc::new(SlicedBucket::new(Rate::per_second(100), 100));

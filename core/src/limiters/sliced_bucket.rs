@@ -35,9 +35,9 @@ use crate::limiter::detail::{Detail, Observer, retry_of};
 use crate::limiter::queue_limiter::replenishing;
 use crate::limiter::receipt::{Plan, Receipt, Refund};
 use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned};
-use crate::limiters::Slice;
 use crate::limiters::bucket_settings::BucketSettings;
 use crate::limiters::lattice::{Balance, Lattice, Terms};
+use crate::limiters::slice::Slice;
 use crate::limiters::slice::sealed::{Share, Source};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
@@ -284,7 +284,8 @@ impl<W: Word> SlicedBucket<W> {
     /// Returns whether the bucket is full and without slices at `now`, and since when.
     ///
     /// ```
-    /// # use portcullis_core::{Idle, Rate, SlicedBucket, Timestamp};
+    /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
+    /// # use portcullis_core::limiter::Idle;
     /// let (bucket, at) = (
     ///     SlicedBucket::new(Rate::per_second(5), 10),
     ///     Timestamp::from_secs,
@@ -921,7 +922,7 @@ impl SlicedBucketBuilder {
     /// continuous refill.
     ///
     /// Periods are counted from the [`origin`](Self::origin). The bound is that of a [stepwise
-    /// token bucket](crate::TokenBucketBuilder::stepwise).
+    /// token bucket](crate::builder::TokenBucketBuilder::stepwise).
     ///
     /// ```
     /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
@@ -988,11 +989,12 @@ impl SlicedBucketBuilder {
         /// # Errors
         ///
         /// [`SettingsError`] names the setting and its bound, as
-        /// [`TokenBucketBuilder::build`](crate::TokenBucketBuilder::build) does, for the bits that
+        /// [`TokenBucketBuilder::build`](crate::builder::TokenBucketBuilder::build) does, for the bits that
         /// half of the burst leaves.
         ///
         /// ```
-        /// # use portcullis_core::{Rate, Setting, SettingsError, SlicedBucket};
+        /// # use portcullis_core::{Rate, SettingsError, SlicedBucket};
+        /// # use portcullis_core::builder::Setting;
         /// let settings = SlicedBucket::builder(Rate::per_second(5), 10).initial(11);
         /// let refused = settings.build().unwrap_err();
         /// assert_eq!(refused, SettingsError::TooLarge { setting: Setting::Initial, max: 10 });

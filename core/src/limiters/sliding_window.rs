@@ -226,7 +226,8 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
     /// Returns whether all permits are available at `now`, and since when.
     ///
     /// ```
-    /// # use portcullis_core::{Idle, SlidingWindow, Timestamp};
+    /// # use portcullis_core::{SlidingWindow, Timestamp};
+    /// # use portcullis_core::limiter::Idle;
     /// # use core::time::Duration;
     /// let limit = SlidingWindow::<4>::new(2, Duration::from_secs(4), 4);
     /// limit.try_acquire_at(Timestamp::from_secs(1), 1).unwrap();
@@ -993,7 +994,8 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
         ///
         /// ```
         /// # use core::time::Duration;
-        /// # use portcullis_core::{Setting, SettingsError, SlidingWindow};
+        /// # use portcullis_core::{SettingsError, SlidingWindow};
+        /// # use portcullis_core::builder::Setting;
         /// let refused =
         ///     SlidingWindow::<4>::builder(1, Duration::from_secs(1), 5).build().unwrap_err();
         /// assert_eq!(refused, SettingsError::TooLarge { setting: Setting::Segments, max: 4 });

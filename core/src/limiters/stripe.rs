@@ -11,7 +11,8 @@ use sealed::Stripes;
 /// [`StripedConcurrency`](crate::StripedConcurrency). Sealed.
 ///
 /// ```
-/// use portcullis_core::{Rate, Stripe, Striped, StripedBucket};
+/// use portcullis_core::{Rate, StripedBucket};
+/// use portcullis_core::parts::{Stripe, Striped};
 ///
 /// fn of_cpu<L: Striped>(limiter: &L, cpu: usize) -> Stripe<'_, L> {
 ///     Stripe::of(limiter, cpu)
@@ -73,7 +74,8 @@ pub(crate) mod sealed {
 /// striped limiter itself chooses one for each thread.
 ///
 /// ```
-/// use portcullis_core::{Rate, Stripe, StripedBucket, Timestamp};
+/// use portcullis_core::{Rate, StripedBucket, Timestamp};
+/// use portcullis_core::parts::Stripe;
 ///
 /// static LIMIT: StripedBucket<2> = StripedBucket::new(Rate::per_second(1_000_000), 10_000);
 /// static ON_CORE_0: Stripe<'static, StripedBucket<2>> = Stripe::of(&LIMIT, 0);
@@ -95,7 +97,8 @@ impl<'a, L: Striped> Stripe<'a, L> {
     /// names one of them too, by its low bits.
     ///
     /// ```
-    /// # use portcullis_core::{Rate, Stripe, StripedBucket};
+    /// # use portcullis_core::{Rate, StripedBucket};
+    /// # use portcullis_core::parts::Stripe;
     /// let limit: StripedBucket<4> = StripedBucket::new(Rate::per_second(5), 10);
     /// assert_eq!(Stripe::of(&limit, 6).index(), 2);
     /// ```
@@ -109,7 +112,8 @@ impl<'a, L: Striped> Stripe<'a, L> {
     /// Returns the number of the stripe.
     ///
     /// ```
-    /// # use portcullis_core::{Rate, Stripe, StripedBucket};
+    /// # use portcullis_core::{Rate, StripedBucket};
+    /// # use portcullis_core::parts::Stripe;
     /// let limit: StripedBucket<4> = StripedBucket::new(Rate::per_second(5), 10);
     /// assert_eq!(Stripe::of(&limit, 1).index(), 1);
     /// ```
@@ -120,7 +124,8 @@ impl<'a, L: Striped> Stripe<'a, L> {
     /// Returns the limiter.
     ///
     /// ```
-    /// # use portcullis_core::{Rate, Stripe, StripedBucket};
+    /// # use portcullis_core::{Rate, StripedBucket};
+    /// # use portcullis_core::parts::Stripe;
     /// let limit: StripedBucket<4> = StripedBucket::new(Rate::per_second(5), 10);
     /// assert_eq!(Stripe::of(&limit, 1).limiter().burst(), 10);
     /// ```
@@ -135,7 +140,8 @@ impl<'a, L: Striped> Stripe<'a, L> {
     /// As the limiter.
     ///
     /// ```
-    /// # use portcullis_core::{Rate, Stripe, StripedBucket, Timestamp};
+    /// # use portcullis_core::{Rate, StripedBucket, Timestamp};
+    /// # use portcullis_core::parts::Stripe;
     /// let limit: StripedBucket<4> = StripedBucket::new(Rate::per_second(5), 10);
     /// assert!(Stripe::of(&limit, 1).try_acquire_at(Timestamp::ZERO, 10).is_ok());
     /// ```

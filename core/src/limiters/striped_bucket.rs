@@ -80,7 +80,7 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// cache line of its own.
 ///
 /// Any thread, task or interrupt may use any stripe. With `std`, each thread uses the same one for
-/// all its calls. Without, calls use the first one; [`Stripe`](crate::Stripe) names another. `N` is
+/// all its calls. Without, calls use the first one; [`Stripe`](crate::parts::Stripe) names another. `N` is
 /// a power of two up to 64: about the number of cores.
 ///
 /// A take from a stripe writes no line that other stripes use. A stripe with too few
@@ -332,11 +332,12 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
     ///
     /// These are the whole permits in the stripes and the rest together. For a stale `now` they may
     /// be none, because they came in later. A stripe hands out what it holds also then, so that is
-    /// the answer for its own threads if it is more. A [`Stripe`](crate::Stripe) answers for
+    /// the answer for its own threads if it is more. A [`Stripe`](crate::parts::Stripe) answers for
     /// requests on that stripe.
     ///
     /// ```
-    /// # use portcullis_core::{Limiter, Rate, Stripe, StripedBucket, Timestamp};
+    /// # use portcullis_core::{Limiter, Rate, StripedBucket, Timestamp};
+    /// # use portcullis_core::parts::Stripe;
     /// let bucket: StripedBucket<2> = StripedBucket::new(Rate::per_second(1_000), 1_000);
     /// assert_eq!(bucket.available_at(Timestamp::ZERO), 1_000);
     ///
@@ -355,7 +356,8 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
     /// Returns whether the bucket is full at `now`, and since when.
     ///
     /// ```
-    /// # use portcullis_core::{Idle, Rate, StripedBucket, Timestamp};
+    /// # use portcullis_core::{Rate, StripedBucket, Timestamp};
+    /// # use portcullis_core::limiter::Idle;
     /// let bucket: StripedBucket = StripedBucket::new(Rate::per_second(5), 10);
     /// bucket.try_acquire_at(Timestamp::from_secs(1), 1).unwrap();
     /// assert_eq!(bucket.idle_at(Timestamp::from_secs(1)), Idle::InUse);
@@ -985,7 +987,7 @@ impl StripedBucketBuilder {
     }
 
     /// Sets the instant at which the bucket starts and from which steps are counted. Default:
-    /// [`Timestamp::ZERO`]. See [`TokenBucketBuilder::origin`](crate::TokenBucketBuilder::origin).
+    /// [`Timestamp::ZERO`]. See [`TokenBucketBuilder::origin`](crate::builder::TokenBucketBuilder::origin).
     ///
     /// ```
     /// # use portcullis_core::{Rate, StripedBucket, Timestamp};
@@ -1002,7 +1004,7 @@ impl StripedBucketBuilder {
 
     /// Refills in steps: all permits of the rate arrive at the end of each of its periods. Default:
     /// continuous refill. See
-    /// [`TokenBucketBuilder::stepwise`](crate::TokenBucketBuilder::stepwise).
+    /// [`TokenBucketBuilder::stepwise`](crate::builder::TokenBucketBuilder::stepwise).
     ///
     /// ```
     /// # use portcullis_core::{Rate, StripedBucket, Timestamp};
@@ -1018,7 +1020,7 @@ impl StripedBucketBuilder {
     }
 
     /// Sets the tick, 1 ns to 292 years: each `now` is rounded down to a whole tick. Default: as
-    /// for a [`SlicedBucket`](crate::SlicedBucketBuilder::tick), for the bits that the permits in
+    /// for a [`SlicedBucket`](crate::builder::SlicedBucketBuilder::tick), for the bits that the permits in
     /// stripes leave; 1 ns for a bucket that never draws.
     ///
     /// ```
@@ -1036,7 +1038,7 @@ impl StripedBucketBuilder {
 
     /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
     /// one second. Default: as for a
-    /// [`SlicedBucket`](crate::SlicedBucketBuilder::staleness).
+    /// [`SlicedBucket`](crate::builder::SlicedBucketBuilder::staleness).
     ///
     /// ```
     /// # use core::time::Duration;
@@ -1057,10 +1059,11 @@ impl StripedBucketBuilder {
         /// # Errors
         ///
         /// [`SettingsError`] names the setting and its bound, as
-        /// [`TokenBucketBuilder::build`](crate::TokenBucketBuilder::build) does.
+        /// [`TokenBucketBuilder::build`](crate::builder::TokenBucketBuilder::build) does.
         ///
         /// ```
-        /// # use portcullis_core::{Rate, Setting, SettingsError, StripedBucket};
+        /// # use portcullis_core::{Rate, SettingsError, StripedBucket};
+        /// # use portcullis_core::builder::Setting;
         /// let settings = StripedBucket::builder(Rate::per_second(5), 10).initial(11);
         /// let refused = settings.build::<8>().unwrap_err();
         /// assert_eq!(refused, SettingsError::TooLarge { setting: Setting::Initial, max: 10 });

@@ -50,10 +50,10 @@ use crossbeam_utils::CachePadded;
 
 use crate::leases::lease::Lease;
 use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::queue_limiter::{PassedOn, QueueLimiter};
 use crate::limiter::receipt::{Receipt, Refund};
 use crate::limiter::{
-    Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, PassedOn, QueueLimiter, Read, Reading,
-    Returned, Waiting,
+    Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned, Waiting,
 };
 use crate::limiters::stripe::{self, INDEX_BITS, LARGEST, LEAST, PARTS, sealed::Stripes};
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -66,7 +66,7 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// in a shared rest and in `N` stripes, each on a cache line of its own.
 ///
 /// Any thread, task or interrupt may use any stripe. With `std`, each thread uses the same one for
-/// all its calls. Without, calls use the first one; [`Stripe`](crate::Stripe) names another. `N` is
+/// all its calls. Without, calls use the first one; [`Stripe`](crate::parts::Stripe) names another. `N` is
 /// a power of two up to 64: about the number of cores. Permits return when their [`Lease`] is
 /// dropped, to the stripe of the thread that drops it.
 ///
@@ -830,7 +830,8 @@ impl StripedConcurrencyBuilder {
         /// [`max_limit`](StripedConcurrency::max_limit).
         ///
         /// ```
-        /// # use portcullis_core::{Setting, SettingsError, StripedConcurrency};
+        /// # use portcullis_core::{SettingsError, StripedConcurrency};
+        /// # use portcullis_core::builder::Setting;
         /// let refused = StripedConcurrency::builder(0).build::<8>().unwrap_err();
         /// assert_eq!(refused, SettingsError::Zero { setting: Setting::Limit });
         /// ```

@@ -26,7 +26,7 @@ use crate::word::{NativeWord, Word};
 /// A request for `n` permits is granted if the bucket holds `n` permits, and denied otherwise. The
 /// bucket starts full. A grant returns a [`Lease`]. Permits return by time alone, so nothing has to
 /// be released: dropping the lease does nothing. The bucket reads no clock: each call passes the
-/// time, `now`. `W` is the type of the [state word](crate::Word).
+/// time, `now`. `W` is the type of the [state word](crate::state::Word).
 ///
 /// To change the settings, to add permits or to reset the bucket, use an
 /// [`AdjustableBucket`](crate::AdjustableBucket).
@@ -307,7 +307,8 @@ impl<W: Word> TokenBucket<W> {
     /// Returns whether the bucket is full at `now`, and since when.
     ///
     /// ```
-    /// # use portcullis_core::{Idle, Rate, Timestamp, TokenBucket};
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// # use portcullis_core::limiter::Idle;
     /// let bucket = TokenBucket::new(Rate::per_second(5), 10);
     /// bucket.try_acquire_at(Timestamp::from_secs(1), 1).unwrap();
     /// assert_eq!(bucket.idle_at(Timestamp::from_secs(1)), Idle::InUse);
@@ -378,7 +379,7 @@ impl<W: Word> TokenBucket<W> {
     }
 
     /// Returns the time in which an empty bucket fills, in whole ticks, rounded up; `None` if it
-    /// never does, because its rate is zero. Divides. [`Detail::time_to_fill`](crate::Detail) is
+    /// never does, because its rate is zero. Divides. [`Detail::time_to_fill`](crate::limiter::Detail) is
     /// the same.
     ///
     /// ```
@@ -731,7 +732,8 @@ impl TokenBucketBuilder {
         /// - the staleness is shorter than 1 s, or longer than a quarter of the horizon.
         ///
         /// ```
-        /// # use portcullis_core::{Rate, Setting, SettingsError, TokenBucket};
+        /// # use portcullis_core::{Rate, SettingsError, TokenBucket};
+        /// # use portcullis_core::builder::Setting;
         /// let refused =
         ///     TokenBucket::builder(Rate::per_second(5), 10).initial(11).build().unwrap_err();
         /// assert_eq!(refused, SettingsError::TooLarge { setting: Setting::Initial, max: 10 });
@@ -751,7 +753,8 @@ impl TokenBucketBuilder {
         /// As [`build`](Self::build).
         ///
         /// ```
-        /// # use portcullis_core::{Rate, TokenBucket, TokenBucketBuilder};
+        /// # use portcullis_core::{Rate, TokenBucket};
+        /// # use portcullis_core::builder::TokenBucketBuilder;
         /// const BUILDER: TokenBucketBuilder = TokenBucket::builder(Rate::per_second(1_000), 10);
         /// static LIMIT: TokenBucket<u32> = match BUILDER.build_on() {
         ///     Ok(bucket) => bucket,
@@ -776,7 +779,8 @@ impl TokenBucketBuilder {
     /// targets without 64-bit atomics).
     ///
     /// ```
-    /// # use portcullis_core::{Keyed, Line, Rate, Seed, TokenBucket};
+    /// # use portcullis_core::{Keyed, Rate, TokenBucket};
+    /// # use portcullis_core::keyed::{Line, Seed};
     /// let rules = TokenBucket::builder(Rate::per_minute(30), 60).stepwise().rules()?;
     /// let table = Keyed::new(rules, Line::for_keys(1_000), Seed::new());
     /// assert_eq!(table.rules()[0].tick().as_secs(), 60);

@@ -25,7 +25,7 @@ use crate::word::{NativeWord, Word};
 /// The bucket holds at most `burst` permits, and starts full and cold. A request for `n` permits is
 /// granted if the bucket holds `n` permits, and denied otherwise. Permits return by time alone, so
 /// nothing has to be released, and dropping a lease does nothing. The bucket reads no clock: each
-/// call passes the time, `now`. `W` is the type of the [state word](crate::Word).
+/// call passes the time, `now`. `W` is the type of the [state word](crate::state::Word).
 ///
 /// **Warm-up.** At the stable rate, a permit returns `1 / rate` after the one before it. From a
 /// cold bucket, it takes [`cold_factor`](WarmingBucketBuilder::cold_factor) times as long
@@ -220,7 +220,8 @@ impl<W: Word> WarmingBucket<W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Idle, Rate, Timestamp, WarmingBucket};
+    /// # use portcullis_core::{Rate, Timestamp, WarmingBucket};
+    /// # use portcullis_core::limiter::Idle;
     /// let bucket = WarmingBucket::new(Rate::per_second(5), 10, Duration::from_secs(4));
     /// assert!(bucket.idle_at(Timestamp::ZERO).is_idle());
     /// bucket.try_acquire_at(Timestamp::ZERO, 1).unwrap();
@@ -522,7 +523,8 @@ impl WarmingBucketBuilder {
         ///
         /// ```
         /// # use core::time::Duration;
-        /// # use portcullis_core::{Rate, WarmingBucket, WarmingBucketBuilder};
+        /// # use portcullis_core::{Rate, WarmingBucket};
+        /// # use portcullis_core::builder::WarmingBucketBuilder;
         /// const BUILDER: WarmingBucketBuilder =
         ///     WarmingBucket::builder(Rate::per_second(10), 5, Duration::from_secs(10));
         /// static LIMIT: WarmingBucket<u32> = match BUILDER.build_on() {

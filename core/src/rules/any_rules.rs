@@ -6,7 +6,9 @@ use crate::limiter::Idle;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::Detail;
 use crate::limiter::receipt::Receipt;
-use crate::limiters::{ConcurrencyRules, FixedWindowRules, TokenBucketRules};
+use crate::limiters::concurrency::ConcurrencyRules;
+use crate::limiters::fixed_window::FixedWindowRules;
+use crate::limiters::token_bucket::TokenBucketRules;
 use crate::rules::{TableRules, Verdict, WordRules};
 use crate::time::timestamp::Timestamp;
 use crate::word::KeyedWord;
@@ -20,7 +22,8 @@ use crate::word::KeyedWord;
 /// **Cost.** As the rules inside, and a branch on the kind for each decision.
 ///
 /// ```
-/// use portcullis_core::{AnyRules, ConcurrencyRules, Keyed, Line, Seed, Timestamp};
+/// use portcullis_core::{Keyed, Timestamp};
+/// use portcullis_core::keyed::{AnyRules, ConcurrencyRules, Line, Seed};
 ///
 /// let rules = AnyRules::from(ConcurrencyRules::new(1));
 /// let downloads = Keyed::new(rules, Line::for_keys(100), Seed::new());

@@ -27,9 +27,10 @@ use crate::word::{AtomicWord, NativeWord, Place, Word};
 /// several processes map.
 ///
 /// ```
-/// use portcullis_core::{Detach, Rate, TokenBucket};
+/// use portcullis_core::{Rate, TokenBucket};
+/// use portcullis_core::state::Detach;
 /// let (_, word) = TokenBucket::new(Rate::per_second(10), 3).detach();
-/// assert_eq!(size_of_val(&word), size_of::<portcullis_core::NativeWord>());
+/// assert_eq!(size_of_val(&word), size_of::<portcullis_core::state::NativeWord>());
 /// ```
 #[derive(Debug)]
 #[repr(transparent)]
@@ -40,7 +41,7 @@ impl<W: Word> StateWord<W> {
         /// Creates a word with the bits of `state` that fit.
         ///
         /// ```
-        /// # use portcullis_core::StateWord;
+        /// # use portcullis_core::state::StateWord;
         /// let word: StateWord<u32> = StateWord::new(1 << 32 | 7);
         /// assert_eq!(word.get(), 7);
         /// ```
@@ -52,7 +53,7 @@ impl<W: Word> StateWord<W> {
     /// Returns the bits of the word. `Relaxed`.
     ///
     /// ```
-    /// # use portcullis_core::StateWord;
+    /// # use portcullis_core::state::StateWord;
     /// let word: StateWord = StateWord::new(7);
     /// assert_eq!(word.get(), 7);
     /// ```
@@ -75,7 +76,8 @@ impl<W: Word> AsRef<Self> for StateWord<W> {
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_core::{Detach, FixedWindow};
+/// use portcullis_core::FixedWindow;
+/// use portcullis_core::state::Detach;
 /// let (rules, word) = FixedWindow::new(5, Duration::from_secs(1)).detach();
 /// assert_eq!((rules.limit(), word.get() & 7), (5, 0));
 /// ```
@@ -88,7 +90,8 @@ pub trait Detach {
     /// Returns the settings and the state.
     ///
     /// ```
-    /// # use portcullis_core::{Detach, Rate, TokenBucket};
+    /// # use portcullis_core::{Rate, TokenBucket};
+    /// # use portcullis_core::state::Detach;
     /// let (rules, _word) = TokenBucket::new(Rate::per_second(10), 3).detach();
     /// assert_eq!(rules.burst(), 3);
     /// ```
@@ -130,7 +133,8 @@ impl<W: Word, P: AsRef<StateWord<W>>> Place<W> for At<P> {
 /// **Cost.** That of the limiter which was detached.
 ///
 /// ```
-/// use portcullis_core::{Attached, Detach, Rate, Timestamp, TokenBucket};
+/// use portcullis_core::{Rate, Timestamp, TokenBucket};
+/// use portcullis_core::state::{Attached, Detach};
 ///
 /// let (rules, word) = TokenBucket::new(Rate::per_second(10), 3).detach();
 /// let one = Attached::new(rules, &word);
@@ -149,7 +153,9 @@ impl<R: Moved, P> Attached<R, P> {
     /// Attaches rules to the word in `place`.
     ///
     /// ```
-    /// use portcullis_core::{Attached, Detach, Rate, StateWord, TokenBucket, TokenBucketRules};
+    /// use portcullis_core::{Rate, TokenBucket};
+    /// use portcullis_core::keyed::TokenBucketRules;
+    /// use portcullis_core::state::{Attached, Detach, StateWord};
     /// use std::sync::Arc;
     ///
     /// let (rules, word) = TokenBucket::new(Rate::per_second(10), 3).detach();
@@ -165,7 +171,8 @@ impl<R: Moved, P> Attached<R, P> {
     /// Returns the rules.
     ///
     /// ```
-    /// # use portcullis_core::{Attached, Detach, Rate, TokenBucket};
+    /// # use portcullis_core::{Rate, TokenBucket};
+    /// # use portcullis_core::state::{Attached, Detach};
     /// let (rules, word) = TokenBucket::new(Rate::per_second(10), 3).detach();
     /// assert_eq!(Attached::new(rules, &word).rules().burst(), 3);
     /// ```
@@ -176,7 +183,8 @@ impl<R: Moved, P> Attached<R, P> {
     /// Returns the place of the word.
     ///
     /// ```
-    /// # use portcullis_core::{Attached, Detach, Rate, TokenBucket};
+    /// # use portcullis_core::{Rate, TokenBucket};
+    /// # use portcullis_core::state::{Attached, Detach};
     /// let (rules, word) = TokenBucket::new(Rate::per_second(10), 3).detach();
     /// assert_eq!(Attached::new(rules, &word).place().get(), word.get());
     /// ```
@@ -201,7 +209,8 @@ impl<R: Moved, P: AsRef<StateWord<R::Word>>> Attached<R, P> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Attached, Detach, FixedWindow, Timestamp};
+    /// # use portcullis_core::{FixedWindow, Timestamp};
+    /// # use portcullis_core::state::{Attached, Detach};
     /// let (rules, word) = FixedWindow::new(2, Duration::from_secs(1)).detach();
     /// let window = Attached::new(rules, &word);
     /// assert!(window.try_acquire_at(Timestamp::ZERO, 2).is_ok());
@@ -236,7 +245,8 @@ impl<R: Moved, P: AsRef<StateWord<R::Word>>> Attached<R, P> {
     /// Two read-modify-writes, and some divisions.
     ///
     /// ```
-    /// # use portcullis_core::{Attached, Detach, Limiter, Rate, StateWord, Timestamp, TokenBucket};
+    /// # use portcullis_core::{Limiter, Rate, Timestamp, TokenBucket};
+    /// # use portcullis_core::state::{Attached, Detach, StateWord};
     /// let bucket = |burst| TokenBucket::new(Rate::per_second(1), burst).detach();
     /// let ((few, word), (many, other_word)) = (bucket(10), bucket(20));
     /// let before = Attached::new(few, &word);

@@ -4,7 +4,7 @@
 //! that they return. So concurrent requests are decided as if they came one after the other. All
 //! accesses are `Relaxed`: the word contains the whole state, and a take publishes no data.
 //! [`Concurrency`](crate::Concurrency), whose permits may guard data, has its own loop. The word is
-//! in the limiter itself, or in a place of the caller's: see [`Attached`](crate::Attached).
+//! in the limiter itself, or in a place of the caller's: see [`Attached`](crate::state::Attached).
 
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::{Detail, outcome};

@@ -11,7 +11,8 @@ use crate::word::settings::MIN_STALENESS;
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_core::{Interval, Timestamp};
+/// use portcullis_core::Timestamp;
+/// use portcullis_core::clock::Interval;
 ///
 /// let tick = Timestamp::from_millis(40);
 /// let interval = Interval::new(tick, tick + Duration::from_millis(4)).unwrap();
@@ -29,7 +30,7 @@ impl Interval {
     /// within an interval.
     ///
     /// ```
-    /// # use portcullis_core::Interval;
+    /// # use portcullis_core::clock::Interval;
     /// assert_eq!(Interval::LONGEST.as_secs(), 1);
     /// ```
     pub const LONGEST: Duration = Duration::from_nanos(MIN_STALENESS);
@@ -38,7 +39,8 @@ impl Interval {
     /// `earliest`, or later by more than [`LONGEST`](Self::LONGEST).
     ///
     /// ```
-    /// # use portcullis_core::{Interval, Timestamp};
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_core::clock::Interval;
     /// let at = Timestamp::from_secs;
     /// assert!(Interval::new(at(3), at(4)).is_some());
     /// assert!(Interval::new(at(3), at(5)).is_none() && Interval::new(at(3), at(2)).is_none());
@@ -55,7 +57,8 @@ impl Interval {
     /// Returns the first instant of the interval.
     ///
     /// ```
-    /// # use portcullis_core::{Interval, Timestamp};
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_core::clock::Interval;
     /// let now = Timestamp::from_secs(9);
     /// assert_eq!(Interval::new(now, now).map(|interval| interval.earliest()), Some(now));
     /// ```
@@ -68,7 +71,8 @@ impl Interval {
     /// Returns the last instant of the interval.
     ///
     /// ```
-    /// # use portcullis_core::{Interval, Timestamp};
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_core::clock::Interval;
     /// let now = Timestamp::from_secs(9);
     /// assert_eq!(Interval::new(now, now).map(|interval| interval.latest()), Some(now));
     /// ```
@@ -81,7 +85,8 @@ impl Interval {
     /// Returns whether `now` is in the interval.
     ///
     /// ```
-    /// # use portcullis_core::{Interval, Timestamp};
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_core::clock::Interval;
     /// let now = Timestamp::from_secs(9);
     /// assert_eq!(Interval::new(now, now).map(|interval| interval.contains(now)), Some(true));
     /// ```

@@ -696,9 +696,9 @@ impl<const N: usize, W: Word> Drop for Claim<'_, N, W> {
 /// The error of a change of settings. Nothing has changed.
 ///
 /// ```
-/// use portcullis_core::{
-///     AdjustableBucket, Carry, ChangeError, Rate, Setting, SettingsError, Timestamp,
-/// };
+/// use portcullis_core::{AdjustableBucket, Rate, SettingsError, Timestamp};
+/// use portcullis_core::builder::Setting;
+/// use portcullis_core::state::{Carry, ChangeError};
 ///
 /// let bucket = AdjustableBucket::new(Rate::per_second(1), 5);
 /// let refused = bucket.adjust_at(Timestamp::ZERO, Rate::per_second(1), 0, Carry::Keep);
@@ -746,7 +746,8 @@ impl core::error::Error for ChangeError {}
 /// What happens to a limiter's permits when its settings change.
 ///
 /// ```
-/// use portcullis_core::{AdjustableBucket, Carry, Rate, Timestamp};
+/// use portcullis_core::{AdjustableBucket, Rate, Timestamp};
+/// use portcullis_core::state::Carry;
 ///
 /// let carried = |carry| {
 ///     let bucket = AdjustableBucket::new(Rate::per_second(1), 10);

@@ -9,7 +9,8 @@ use crate::time::timestamp::saturating_nanos;
 /// Names a setting of a limiter in a [`SettingsError`].
 ///
 /// ```
-/// use portcullis_core::{Rate, Setting, SettingsError, TokenBucket};
+/// use portcullis_core::{Rate, SettingsError, TokenBucket};
+/// use portcullis_core::builder::Setting;
 /// let refused = TokenBucket::builder(Rate::per_second(1), 0)
 ///     .build()
 ///     .unwrap_err();

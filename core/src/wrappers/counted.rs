@@ -4,10 +4,8 @@ use core::borrow::Borrow;
 
 use crate::leases::lease::Lease;
 use crate::limiter::denied::{Denied, Retry};
-use crate::limiter::{
-    Answer, Ask, Back, Hints, Limiter, LimiterId, PassedOn, QueueLimiter, Read, Reading,
-    Replenishing, Returned,
-};
+use crate::limiter::queue_limiter::{PassedOn, QueueLimiter, Replenishing};
+use crate::limiter::{Answer, Ask, Back, Hints, Limiter, LimiterId, Read, Reading, Returned};
 use crate::sync::const_unless_loom;
 use crate::time::timestamp::Timestamp;
 use crate::wrappers::tally::{Counts, Tally};
@@ -16,7 +14,7 @@ use crate::wrappers::tally::{Counts, Tally};
 /// held. A limiter without this wrapper pays nothing for it.
 ///
 /// `T` is the [`Tally`] that it counts into: its own, or a pointer to one that several limiters
-/// share. [`Counts`] says what is counted, and [`NotGranted`](crate::NotGranted) the difference
+/// share. [`Counts`] says what is counted, and [`NotGranted`](crate::limiter::NotGranted) the difference
 /// between denied and refused.
 ///
 /// **Bound.** That of the inner limiter. No decision reads a counter.
@@ -97,7 +95,8 @@ impl<L, T: Borrow<Tally>> Counted<L, T> {
     /// to one, or an `Arc` of one.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Counted, Tally};
+    /// # use portcullis_core::{Concurrency, Counted};
+    /// # use portcullis_core::counts::Tally;
     /// static ALL: Tally = Tally::new();
     /// static READS: Counted<Concurrency, &Tally> =
     ///     Counted::with_tally(Concurrency::new(8), &ALL);
@@ -123,7 +122,8 @@ impl<L, T: Borrow<Tally>> Counted<L, T> {
     /// Returns the tally.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Counted, Tally};
+    /// # use portcullis_core::{Concurrency, Counted};
+    /// # use portcullis_core::counts::Tally;
     /// static ALL: Tally = Tally::new();
     /// let limit = Counted::with_tally(Concurrency::new(2), &ALL);
     /// assert!(core::ptr::eq(limit.tally(), &ALL));

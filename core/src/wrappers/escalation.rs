@@ -17,9 +17,8 @@ use core::time::Duration;
 use crate::leases::lease::Lease;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::not_granted::NotGranted;
-use crate::limiter::{
-    Answer, Ask, Back, How, Limiter, LimiterId, QueueLimiter, Read, Reading, Replenishing, Returned,
-};
+use crate::limiter::queue_limiter::{QueueLimiter, Replenishing};
+use crate::limiter::{Answer, Ask, Back, How, Limiter, LimiterId, Read, Reading, Returned};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::time::timestamp::Timestamp;
@@ -65,7 +64,8 @@ use crate::word::{AtomicWord, NativeWord, Word};
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_core::{Concurrency, Escalation, Threshold, Timestamp};
+/// use portcullis_core::{Concurrency, Escalation, Timestamp};
+/// use portcullis_core::builder::Threshold;
 ///
 /// #[derive(Debug, PartialEq)]
 /// enum Advice {
@@ -117,7 +117,7 @@ pub struct Escalation<L, D, const N: usize, W: Word = NativeWord> {
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_core::Threshold;
+/// use portcullis_core::builder::Threshold;
 /// let warn = Threshold {
 ///     used: 80,
 ///     hold: Duration::from_secs(5),
@@ -148,7 +148,8 @@ impl<L, D, const N: usize> Escalation<L, D, N> {
         ///
         /// ```
         /// # use core::time::Duration;
-        /// # use portcullis_core::{Concurrency, Escalation, Threshold};
+        /// # use portcullis_core::{Concurrency, Escalation};
+        /// # use portcullis_core::builder::Threshold;
         /// static LIMIT: Escalation<Concurrency, &str, 1> = Escalation::new(
         ///     Concurrency::new(10),
         ///     [Threshold { used: 8, hold: Duration::from_secs(5), decision: "warn" }],
@@ -166,7 +167,8 @@ impl<L, D, const N: usize> Escalation<L, D, N> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Concurrency, Escalation, Threshold};
+    /// # use portcullis_core::{Concurrency, Escalation};
+    /// # use portcullis_core::builder::Threshold;
     /// let warn = Threshold { used: 8, hold: Duration::from_secs(5), decision: "warn" };
     /// let limit = Escalation::builder(Concurrency::new(10), [warn]).build()?;
     /// assert_eq!(limit.thresholds(), &[warn]);
@@ -199,7 +201,8 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Concurrency, Escalation, Threshold};
+    /// # use portcullis_core::{Concurrency, Escalation};
+    /// # use portcullis_core::builder::Threshold;
     /// let warn = Threshold {
     ///     used: 8,
     ///     hold: Duration::from_secs(5),
@@ -219,7 +222,8 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Concurrency, Escalation, Threshold};
+    /// # use portcullis_core::{Concurrency, Escalation};
+    /// # use portcullis_core::builder::Threshold;
     /// let warn = Threshold {
     ///     used: 8,
     ///     hold: Duration::from_secs(5),
@@ -244,7 +248,8 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Concurrency, Escalation, Threshold};
+    /// # use portcullis_core::{Concurrency, Escalation};
+    /// # use portcullis_core::builder::Threshold;
     /// let warn = Threshold {
     ///     used: 8,
     ///     hold: Duration::from_secs(5),
@@ -267,7 +272,8 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     /// Returns the inner limiter.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Escalation, Threshold};
+    /// # use portcullis_core::{Concurrency, Escalation};
+    /// # use portcullis_core::builder::Threshold;
     /// let limit: Escalation<Concurrency, (), 0> = Escalation::new(Concurrency::new(10), []);
     /// assert_eq!(limit.limiter().limit(), 10);
     /// ```
@@ -292,7 +298,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Concurrency, Escalation, Threshold, Timestamp};
+    /// # use portcullis_core::{Concurrency, Escalation, Timestamp};
+    /// # use portcullis_core::builder::Threshold;
     /// let warn = Threshold {
     ///     used: 8,
     ///     hold: Duration::from_secs(5),
@@ -316,7 +323,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Concurrency, Escalation, Threshold, Timestamp};
+    /// # use portcullis_core::{Concurrency, Escalation, Timestamp};
+    /// # use portcullis_core::builder::Threshold;
     /// let warn = Threshold {
     ///     used: 8,
     ///     hold: Duration::ZERO,
@@ -341,7 +349,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Concurrency, Escalation, Threshold, Timestamp};
+    /// # use portcullis_core::{Concurrency, Escalation, Timestamp};
+    /// # use portcullis_core::builder::Threshold;
     /// let warn = Threshold {
     ///     used: 5,
     ///     hold: Duration::ZERO,
@@ -462,7 +471,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_core::{Concurrency, Escalation, Threshold};
+/// use portcullis_core::{Concurrency, Escalation};
+/// use portcullis_core::builder::Threshold;
 ///
 /// let at = |used| Threshold { used, hold: Duration::from_secs(5), decision: () };
 /// let refused = Escalation::builder(Concurrency::new(10), [at(8), at(5)]).build().unwrap_err();
@@ -485,7 +495,8 @@ impl<L, D, const N: usize> EscalationBuilder<L, D, N> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Concurrency, Escalation, Setting, SettingsError, Threshold};
+    /// # use portcullis_core::{Concurrency, Escalation, SettingsError};
+    /// # use portcullis_core::builder::{Setting, Threshold};
     /// let at = |used| Threshold { used, hold: Duration::from_secs(5), decision: () };
     /// let unsorted = [at(5), at(5)];
     /// let refused = Escalation::builder(Concurrency::new(10), unsorted).build().unwrap_err();
@@ -503,7 +514,8 @@ impl<L, D, const N: usize> EscalationBuilder<L, D, N> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Concurrency, Escalation, Threshold};
+    /// # use portcullis_core::{Concurrency, Escalation};
+    /// # use portcullis_core::builder::Threshold;
     /// let warn = Threshold { used: 8, hold: Duration::from_secs(5), decision: "warn" };
     /// let limit = Escalation::builder(Concurrency::new(10), [warn]).build_on::<u32>()?;
     /// assert!(limit.staleness() >= Duration::from_secs(1));

@@ -19,12 +19,12 @@ use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::Detail;
 use crate::limiter::metadata::{self, Used};
 use crate::limiter::not_granted::NotGranted;
+use crate::limiter::queue_limiter::{QueueLimiter, Replenishing};
 use crate::limiter::receipt::Receipt;
 use crate::limiter::{
-    Answer, Ask, Back, Hints, How, Idle, Limiter, LimiterExt, LimiterId, QueueLimiter, Read,
-    Reading, Replenishing, Returned,
+    Answer, Ask, Back, Hints, How, Idle, Limiter, LimiterExt, LimiterId, Read, Reading, Returned,
 };
-use crate::limiters::Unlimited;
+use crate::limiters::unlimited::Unlimited;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::time::timestamp::{Timestamp, saturating_duration};
@@ -284,7 +284,8 @@ impl<L, W: Word> Penalty<L, W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Penalty, PenaltySettings, Unlimited};
+    /// # use portcullis_core::{Penalty, Unlimited};
+    /// # use portcullis_core::builder::PenaltySettings;
     /// let wide: PenaltySettings<u64> =
     ///     Penalty::builder(Duration::from_secs(5)).build_on()?;
     /// let narrow: PenaltySettings<u32> =
@@ -582,7 +583,8 @@ impl<W: Word> Spared<W> {
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_core::{Concurrency, Penalty, PenaltySettings};
+/// use portcullis_core::{Concurrency, Penalty};
+/// use portcullis_core::builder::PenaltySettings;
 ///
 /// // Checked at compile time.
 /// const STRICT: PenaltySettings = match Penalty::builder(Duration::from_secs(60))
@@ -688,7 +690,8 @@ impl PenaltyBuilder {
         ///
         /// ```
         /// # use core::time::Duration;
-        /// # use portcullis_core::{Penalty, Setting, SettingsError};
+        /// # use portcullis_core::{Penalty, SettingsError};
+        /// # use portcullis_core::builder::Setting;
         /// let refused = Penalty::builder(Duration::ZERO).build().unwrap_err();
         /// assert_eq!(refused, SettingsError::Zero { setting: Setting::Wait });
         /// ```
@@ -706,7 +709,8 @@ impl PenaltyBuilder {
         ///
         /// ```
         /// # use core::time::Duration;
-        /// # use portcullis_core::{Concurrency, Penalty, PenaltySettings};
+        /// # use portcullis_core::{Concurrency, Penalty};
+        /// # use portcullis_core::builder::PenaltySettings;
         /// let settings: PenaltySettings<u32> =
         ///     Penalty::builder(Duration::from_secs(60)).build_on()?;
         /// assert!(settings.around(Concurrency::new(1)).horizon() > Duration::from_secs(3_600));

@@ -28,7 +28,8 @@ use crate::word::{AtomicWord, NativeWord};
 /// decision.
 ///
 /// ```
-/// use portcullis_core::{Counted, Rate, Tally, Timestamp, TokenBucket};
+/// use portcullis_core::{Counted, Rate, Timestamp, TokenBucket};
+/// use portcullis_core::counts::Tally;
 ///
 /// static CLIENTS: Tally = Tally::new();
 ///
@@ -64,7 +65,8 @@ pub struct Tally {
 /// if the request left the number open). A probe, a request for 0 permits, counts as a request.
 ///
 /// ```
-/// # use portcullis_core::{Counted, Counts, Unlimited};
+/// # use portcullis_core::{Counted, Unlimited};
+/// # use portcullis_core::counts::Counts;
 /// assert_eq!(Counted::new(Unlimited).counts(), Counts::default());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,7 +142,7 @@ impl Tally {
         /// Creates a tally in which all counts are 0.
         ///
         /// ```
-        /// # use portcullis_core::{Counts, Tally};
+        /// # use portcullis_core::counts::{Counts, Tally};
         /// static ALL: Tally = Tally::new();
         /// assert_eq!(ALL.counts(), Counts::default());
         /// ```
@@ -164,7 +166,8 @@ impl Tally {
     /// Nine loads.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Counted, Tally, Timestamp};
+    /// # use portcullis_core::{Concurrency, Counted, Timestamp};
+    /// # use portcullis_core::counts::Tally;
     /// let tally = Tally::new();
     /// let limit = Counted::with_tally(Concurrency::new(2), &tally);
     /// let _denied = limit.try_acquire_at(Timestamp::ZERO, 3);

@@ -2,10 +2,8 @@
 
 use core::time::Duration;
 
-use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, AllOf, CooldownWindow, Counted, Escalation, FixedWindow,
-    Limiter, Penalty, Rate, Retry, SlicedBucket, SlidingWindow, Threshold, Timestamp, TokenBucket,
-};
+use portcullis_core::{AdjustableBucket, AdjustableWindow, AllOf, CooldownWindow, Counted, Escalation, FixedWindow, Limiter, Penalty, Rate, Retry, SlicedBucket, SlidingWindow, Timestamp, TokenBucket};
+use portcullis_core::builder::Threshold;
 
 use crate::tables::{Row, TABLES};
 use crate::tally::Group;

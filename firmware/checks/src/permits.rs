@@ -3,9 +3,8 @@
 
 use core::time::Duration;
 
-use portcullis_core::{
-    Concurrency, Denied, Lease, LeaseId, LeasePool, Rate, Retry, SlicedBucket, StaleId, Timestamp,
-};
+use portcullis_core::{Concurrency, Denied, Lease, LeasePool, Rate, Retry, SlicedBucket, Timestamp};
+use portcullis_core::leases::{LeaseId, StaleId};
 
 use crate::draws::Draws;
 use crate::tally::Group;

@@ -3,11 +3,9 @@
 
 use core::time::Duration;
 
-use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, AllOf, Carry, Concurrency, Counted, Denied, Escalation,
-    FixedWindow, Limiter, Penalty, Rate, Retry, SlidingWindow, Sometimes, Threshold, Timestamp,
-    TokenBucket, Unlimited,
-};
+use portcullis_core::{AdjustableBucket, AdjustableWindow, AllOf, Concurrency, Counted, Denied, Escalation, FixedWindow, Limiter, Penalty, Rate, Retry, SlidingWindow, Sometimes, Timestamp, TokenBucket, Unlimited};
+use portcullis_core::builder::Threshold;
+use portcullis_core::state::Carry;
 
 use crate::tally::Group;
 

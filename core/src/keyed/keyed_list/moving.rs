@@ -55,9 +55,9 @@ impl<M: AsRef<[Line]>, S: BuildHasher> KeyedList<RulesAtRunTime, M, S> {
     ///
     /// ```
     /// use core::time::Duration;
-    /// use portcullis_core::{
-    ///     AnyRules, FixedWindowRules, KeyedList, Line, Rate, RulesAtRunTime, Seed, Timestamp,
-    ///     TokenBucketRules,
+    /// use portcullis_core::{KeyedList, Rate, Timestamp};
+    /// use portcullis_core::keyed::{
+    ///    AnyRules, FixedWindowRules, Line, RulesAtRunTime, Seed, TokenBucketRules,
     /// };
     ///
     /// let minute = Duration::from_secs(60);
@@ -152,7 +152,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// Reads and writes one entry. Makes no other call wait.
     ///
     /// ```
-    /// # use portcullis_core::{KeyedList, Rate, Timestamp, TokenBucketRules};
+    /// # use portcullis_core::{KeyedList, Rate, Timestamp};
+    /// # use portcullis_core::keyed::TokenBucketRules;
     /// let rules = [TokenBucketRules::new(Rate::per_second(1), 10); 2];
     /// let (all, one) = (KeyedList::for_keys(rules, 100), KeyedList::for_keys(rules, 1));
     /// let (alice, now) = (all.key("alice"), Timestamp::from_secs(9));
@@ -203,7 +204,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// Reads the leads of two groups of lines.
     ///
     /// ```
-    /// # use portcullis_core::{KeyedList, Rate, TokenBucketRules};
+    /// # use portcullis_core::{KeyedList, Rate};
+    /// # use portcullis_core::keyed::TokenBucketRules;
     /// let rules = [TokenBucketRules::new(Rate::per_second(1), 10); 2];
     /// let table = KeyedList::for_keys(rules, 100);
     /// assert!(!table.has_moved(table.key("alice").address()));

@@ -72,14 +72,15 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
     /// Those of `try_acquire_each_at`.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Limiter, Timestamp};
+    /// # use portcullis_core::{KeyedList, Limiter, Timestamp};
+    /// # use portcullis_core::keyed::ConcurrencyRules;
     /// let users = KeyedList::for_keys([5, 3].map(ConcurrencyRules::new), 100);
     /// let alice = users.key("alice");
     /// alice.take_each_at(Timestamp::ZERO, 2)?;
     /// assert_eq!(alice.available_at(Timestamp::ZERO), 1);
     /// alice.release(2);
     /// assert_eq!(alice.available_at(Timestamp::ZERO), 3);
-    /// # Ok::<(), portcullis_core::DeniedBy>(())
+    /// # Ok::<(), portcullis_core::composition::DeniedBy>(())
     /// ```
     #[inline]
     pub fn take_each_at(&self, now: Timestamp, n: u32) -> Result<(), DeniedBy> {
@@ -102,7 +103,8 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
     /// That of a take, and some divisions for each limit.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Timestamp};
+    /// # use portcullis_core::{KeyedList, Timestamp};
+    /// # use portcullis_core::keyed::ConcurrencyRules;
     /// let rules = [ConcurrencyRules::new(7), ConcurrencyRules::new(5)];
     /// let users = KeyedList::for_keys(rules, 100);
     /// let (lease, details) = users.key("alice").try_acquire_each_detailed_at(Timestamp::ZERO, 4);
@@ -132,7 +134,8 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{FixedWindowRules, KeyedList, Limiter, Timestamp};
+    /// # use portcullis_core::{KeyedList, Limiter, Timestamp};
+    /// # use portcullis_core::keyed::FixedWindowRules;
     /// let rules = [5, 9].map(|limit| FixedWindowRules::new(limit, Duration::from_secs(60)));
     /// let users = KeyedList::for_keys(rules, 100);
     /// let (alice, now) = (users.key("alice"), Timestamp::from_secs(9));
@@ -141,7 +144,7 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
     /// assert_eq!(users.refund_limit_at(address, 0, now, 3, first), 3);
     /// assert_eq!(users.refund_limit_at(address, 1, now, 3, second), 3);
     /// assert_eq!(alice.available_at(now), 4);
-    /// # Ok::<(), portcullis_core::DeniedBy>(())
+    /// # Ok::<(), portcullis_core::composition::DeniedBy>(())
     /// ```
     pub fn try_acquire_each_noted_at(
         self,
@@ -157,7 +160,8 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
     /// such limit. Writes nothing. For a key of a [`KeyedList`].
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, KeyedList, Timestamp};
+    /// # use portcullis_core::{KeyedList, Timestamp};
+    /// # use portcullis_core::keyed::ConcurrencyRules;
     /// let rules = [ConcurrencyRules::new(7), ConcurrencyRules::new(5)];
     /// let users = KeyedList::for_keys(rules, 100);
     /// let second = users.key("alice").explain_limit_at(1, Timestamp::ZERO, 6).unwrap();

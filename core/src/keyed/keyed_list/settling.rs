@@ -38,7 +38,7 @@ use crate::time::timestamp::Timestamp;
 impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// Refunds `n` permits of a grant to the limit with index `limit` of the key at `address`.
     /// `receipt` is that of the limit: see
-    /// [`try_acquire_each_noted_at`](crate::Key::try_acquire_each_noted_at). Returns how many
+    /// [`try_acquire_each_noted_at`](crate::keyed::Key::try_acquire_each_noted_at). Returns how many
     /// permits count as never taken: all or none. The others come back by time alone.
     ///
     /// A window refunds them if it still counts the grant. A token bucket does if no other request
@@ -50,7 +50,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// One compare-exchange. Lock-free.
     ///
     /// ```
-    /// use portcullis_core::{KeyedList, Limiter, Rate, Timestamp, TokenBucketRules};
+    /// use portcullis_core::{KeyedList, Limiter, Rate, Timestamp};
+    /// use portcullis_core::keyed::TokenBucketRules;
     ///
     /// let rules = [5, 9].map(|burst| TokenBucketRules::new(Rate::per_second(1), burst));
     /// let users = KeyedList::for_keys(rules, 100);
@@ -59,7 +60,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// assert_eq!(users.refund_limit_at(alice.address(), 0, now, 3, first), 3);
     /// let left = alice.explain_each_at(now, 1).map(|detail| detail.available);
     /// assert!(left.eq([4, 5]));
-    /// # Ok::<(), portcullis_core::DeniedBy>(())
+    /// # Ok::<(), portcullis_core::composition::DeniedBy>(())
     /// ```
     #[expect(clippy::needless_pass_by_value, reason = "a grant is refunded once")]
     pub fn refund_limit_at(
@@ -91,7 +92,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// Two additions to `refunds`, one compare-exchange, and a division. Lock-free.
     ///
     /// ```
-    /// use portcullis_core::{KeyedList, Rate, Refunds, Timestamp, TokenBucketRules};
+    /// use portcullis_core::{KeyedList, Rate, Timestamp};
+    /// use portcullis_core::keyed::{Refunds, TokenBucketRules};
     ///
     /// let rules = [50, 100].map(|burst| TokenBucketRules::new(Rate::per_second(1), burst));
     /// let users = KeyedList::for_keys(rules, 100);
@@ -104,7 +106,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// assert_eq!(users.refund_counted_at(address, 1, now, 20, second, &refunds, before), 20);
     /// let left = alice.explain_each_at(now, 1).map(|detail| detail.available);
     /// assert!(left.eq([10, 80]));
-    /// # Ok::<(), portcullis_core::DeniedBy>(())
+    /// # Ok::<(), portcullis_core::composition::DeniedBy>(())
     /// ```
     #[expect(
         clippy::too_many_arguments,
@@ -137,7 +139,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
 
     /// Takes `n` permits of each limit of the key at `address`, and of a limit with fewer permits
     /// those that it has. A token bucket also owes as many as its declared
-    /// [debt](crate::TokenBucketBuilder::debt) allows, and at most the number in `owing` with the
+    /// [debt](crate::builder::TokenBucketBuilder::debt) allows, and at most the number in `owing` with the
     /// index of the limit, if there is one: see [`charge_at`](crate::Keyed::charge_at). Permits of
     /// concurrency limits are not taken. Returns how many were taken of each limit, in order; `n`
     /// for a concurrency limit. Zeros follow the last limit.
@@ -153,7 +155,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     ///
     /// ```
     /// use core::time::Duration;
-    /// use portcullis_core::{FixedWindowRules, KeyedList, Rate, Timestamp, TokenBucket};
+    /// use portcullis_core::{KeyedList, Rate, Timestamp, TokenBucket};
+    /// use portcullis_core::keyed::FixedWindowRules;
     ///
     /// let bucket = TokenBucket::builder(Rate::per_second(1), 10).debt(5).rules()?;
     /// let window = FixedWindowRules::new(20, Duration::from_secs(60));

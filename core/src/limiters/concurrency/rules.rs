@@ -23,7 +23,8 @@ use crate::word::{KeyedWord, Word};
 /// out.
 ///
 /// ```
-/// use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
+/// use portcullis_core::{Keyed, Timestamp};
+/// use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
 ///
 /// static DOWNLOADS: Keyed<ConcurrencyRules, [Line; 64]> = Keyed::new(
 ///     ConcurrencyRules::new(1),
@@ -52,10 +53,10 @@ impl ConcurrencyRules {
         /// If `limit` is 0 or more than `max_limit`. In a constant or a static, this is a compile
         /// error. For a [`SettingsError`] instead, build a
         /// [`Concurrency`](crate::Concurrency) limit, and convert it with
-        /// [`IntoRules`](crate::IntoRules).
+        /// [`IntoRules`](crate::keyed::IntoRules).
         ///
         /// ```
-        /// # use portcullis_core::ConcurrencyRules;
+        /// # use portcullis_core::keyed::ConcurrencyRules;
         /// static RULES: ConcurrencyRules = ConcurrencyRules::new(100);
         /// ```
         #[must_use]
@@ -83,7 +84,7 @@ impl ConcurrencyRules {
     /// without 64-bit atomics.
     ///
     /// ```
-    /// # use portcullis_core::ConcurrencyRules;
+    /// # use portcullis_core::keyed::ConcurrencyRules;
     /// assert!(ConcurrencyRules::max_limit() >= 1_048_575);
     /// ```
     pub const fn max_limit() -> u32 {
@@ -107,7 +108,7 @@ impl ConcurrencyRules {
     /// Returns the current limit.
     ///
     /// ```
-    /// # use portcullis_core::ConcurrencyRules;
+    /// # use portcullis_core::keyed::ConcurrencyRules;
     /// assert_eq!(ConcurrencyRules::new(3).limit(), 3);
     /// ```
     pub fn limit(&self) -> u32 {
@@ -131,7 +132,8 @@ impl ConcurrencyRules {
     /// One swap. A take that runs concurrently may still be judged by the old limit.
     ///
     /// ```
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timestamp};
+    /// # use portcullis_core::{Keyed, Timestamp};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(8), Seed::new());
     /// let _busy = table.key("alice").try_acquire_at(Timestamp::ZERO, 1).unwrap();
     /// assert_eq!(table.rules()[0].set_limit(2), Ok(1));

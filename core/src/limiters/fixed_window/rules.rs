@@ -23,7 +23,7 @@ use crate::limiter::Idle;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::{Detail, retry_of};
 use crate::limiter::receipt::Receipt;
-use crate::limiters::FixedWindow;
+use crate::limiters::fixed_window::FixedWindow;
 use crate::newer::{low_bits, signed};
 use crate::rules::{Moved, TableRules, Verdict, WordRules};
 use crate::time::grid::Grid;
@@ -38,12 +38,13 @@ use crate::word::{KeyedWord, Word};
 /// permits.
 ///
 /// Created by [`new`](Self::new), or with all settings by
-/// [`FixedWindowBuilder::rules`](crate::FixedWindowBuilder::rules). The default word is
+/// [`FixedWindowBuilder::rules`](crate::builder::FixedWindowBuilder::rules). The default word is
 /// [`KeyedWord`]: the bits that a table's slot has for a state.
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_core::{FixedWindowRules, Keyed, Line, Seed, Timestamp};
+/// use portcullis_core::{Keyed, Timestamp};
+/// use portcullis_core::keyed::{FixedWindowRules, Line, Seed};
 ///
 /// static USERS: Keyed<FixedWindowRules, [Line; 64]> = Keyed::new(
 ///     FixedWindowRules::new(2, Duration::from_secs(1)),
@@ -73,12 +74,12 @@ impl FixedWindowRules {
     ///
     /// # Panics
     ///
-    /// If [`FixedWindowBuilder::rules`](crate::FixedWindowBuilder::rules) would return an error. In
+    /// If [`FixedWindowBuilder::rules`](crate::builder::FixedWindowBuilder::rules) would return an error. In
     /// a constant or a static, this is a compile error.
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::FixedWindowRules;
+    /// # use portcullis_core::keyed::FixedWindowRules;
     /// const RULES: FixedWindowRules = FixedWindowRules::new(100, Duration::from_secs(60));
     /// assert_eq!(RULES.limit(), 100);
     /// ```
@@ -107,7 +108,7 @@ impl<W: Word> FixedWindowRules<W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::FixedWindowRules;
+    /// # use portcullis_core::keyed::FixedWindowRules;
     /// assert_eq!(
     ///     FixedWindowRules::new(3, Duration::from_secs(1)).limit(),
     ///     3
@@ -118,11 +119,11 @@ impl<W: Word> FixedWindowRules<W> {
     }
 
     /// Returns the largest count that a state has room for: at least the
-    /// [setting](crate::FixedWindowBuilder::max_limit).
+    /// [setting](crate::builder::FixedWindowBuilder::max_limit).
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::FixedWindowRules;
+    /// # use portcullis_core::keyed::FixedWindowRules;
     /// assert_eq!(FixedWindowRules::new(100, Duration::from_secs(1)).max_limit(), 127);
     /// ```
     pub fn max_limit(&self) -> u64 {
@@ -133,7 +134,7 @@ impl<W: Word> FixedWindowRules<W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::FixedWindowRules;
+    /// # use portcullis_core::keyed::FixedWindowRules;
     /// let rules = FixedWindowRules::new(3, Duration::from_secs(1));
     /// assert_eq!(rules.window(), Duration::from_secs(1));
     /// ```
@@ -146,7 +147,7 @@ impl<W: Word> FixedWindowRules<W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::FixedWindowRules;
+    /// # use portcullis_core::keyed::FixedWindowRules;
     /// let rules = FixedWindowRules::new(3, Duration::from_secs(1));
     /// assert!(!rules.is_started_by_first_request());
     /// ```
@@ -159,7 +160,7 @@ impl<W: Word> FixedWindowRules<W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::FixedWindowRules;
+    /// # use portcullis_core::keyed::FixedWindowRules;
     /// let rules = FixedWindowRules::new(3, Duration::from_secs(1));
     /// assert!(rules.staleness() >= Duration::from_secs(1));
     /// ```
@@ -171,7 +172,7 @@ impl<W: Word> FixedWindowRules<W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::FixedWindowRules;
+    /// # use portcullis_core::keyed::FixedWindowRules;
     /// let rules = FixedWindowRules::new(3, Duration::from_secs(1));
     /// assert!(rules.horizon() > 4 * rules.staleness());
     /// ```
@@ -183,7 +184,7 @@ impl<W: Word> FixedWindowRules<W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::FixedWindowRules;
+    /// # use portcullis_core::keyed::FixedWindowRules;
     /// let rules = FixedWindowRules::new(3, Duration::from_secs(1));
     /// assert_eq!(rules.tick(), Duration::from_secs(1));
     /// ```
@@ -196,7 +197,8 @@ impl<W: Word> FixedWindowRules<W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{FixedWindowRules, Timestamp};
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_core::keyed::FixedWindowRules;
     /// let rules = FixedWindowRules::new(3, Duration::from_secs(1));
     /// assert_eq!(rules.origin(), Timestamp::ZERO);
     /// ```

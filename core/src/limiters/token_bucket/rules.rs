@@ -32,9 +32,9 @@ use crate::limiter::Idle;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::Detail;
 use crate::limiter::receipt::Receipt;
-use crate::limiters::TokenBucket;
 use crate::limiters::bucket_settings::BucketSettings;
 use crate::limiters::lattice::{Lattice, Terms, used_after, used_after_in_table};
+use crate::limiters::token_bucket::TokenBucket;
 use crate::newer::cold_path;
 use crate::rules::{Moved, TableRules, Verdict, WordRules};
 use crate::time::grid::Grid;
@@ -49,11 +49,12 @@ use crate::word::{KeyedWord, NativeWord, STATE_AT, Word, narrow};
 /// permits.
 ///
 /// Created by [`new`](Self::new), or with all settings by
-/// [`TokenBucketBuilder::rules`](crate::TokenBucketBuilder::rules). The default word is
+/// [`TokenBucketBuilder::rules`](crate::builder::TokenBucketBuilder::rules). The default word is
 /// [`KeyedWord`]: the bits that a table's slot has for a state.
 ///
 /// ```
-/// use portcullis_core::{Keyed, Line, Rate, Seed, Timestamp, TokenBucketRules};
+/// use portcullis_core::{Keyed, Rate, Timestamp};
+/// use portcullis_core::keyed::{Line, Seed, TokenBucketRules};
 ///
 /// static USERS: Keyed<TokenBucketRules, [Line; 64]> = Keyed::new(
 ///     TokenBucketRules::new(Rate::per_second(10), 2),
@@ -82,11 +83,12 @@ impl TokenBucketRules {
     ///
     /// # Panics
     ///
-    /// If [`TokenBucketBuilder::rules`](crate::TokenBucketBuilder::rules) would return an error. In
+    /// If [`TokenBucketBuilder::rules`](crate::builder::TokenBucketBuilder::rules) would return an error. In
     /// a constant or a static, this is a compile error.
     ///
     /// ```
-    /// # use portcullis_core::{Rate, TokenBucketRules};
+    /// # use portcullis_core::Rate;
+    /// # use portcullis_core::keyed::TokenBucketRules;
     /// const RULES: TokenBucketRules = TokenBucketRules::new(Rate::per_second(10), 2);
     /// assert_eq!(RULES.burst(), 2);
     /// ```
@@ -118,7 +120,8 @@ impl<W: Word> TokenBucketRules<W> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Rate, TokenBucketRules};
+    /// # use portcullis_core::Rate;
+    /// # use portcullis_core::keyed::TokenBucketRules;
     /// let rules: TokenBucketRules = TokenBucketRules::new(Rate::per_second(10), 3);
     /// assert_eq!(rules.time_to_fill(), Some(Duration::from_millis(300)));
     /// ```
@@ -129,7 +132,8 @@ impl<W: Word> TokenBucketRules<W> {
     /// Returns the rate at which a bucket gains permits. See [`TokenBucket::rate`].
     ///
     /// ```
-    /// # use portcullis_core::{Rate, TokenBucketRules};
+    /// # use portcullis_core::Rate;
+    /// # use portcullis_core::keyed::TokenBucketRules;
     /// let rules = TokenBucketRules::new(Rate::per_second(5), 10);
     /// assert_eq!(rules.rate(), Rate::per_second(5));
     /// ```
@@ -141,7 +145,8 @@ impl<W: Word> TokenBucketRules<W> {
     /// the word can count.
     ///
     /// ```
-    /// # use portcullis_core::{Rate, TokenBucketRules};
+    /// # use portcullis_core::Rate;
+    /// # use portcullis_core::keyed::TokenBucketRules;
     /// assert_eq!(TokenBucketRules::new(Rate::per_second(5), 10).burst(), 10);
     /// ```
     pub fn burst(&self) -> u64 {
@@ -149,7 +154,7 @@ impl<W: Word> TokenBucketRules<W> {
     }
 
     /// Returns the most permits that a bucket may owe: see
-    /// [`TokenBucketBuilder::debt`](crate::TokenBucketBuilder::debt).
+    /// [`TokenBucketBuilder::debt`](crate::builder::TokenBucketBuilder::debt).
     ///
     /// ```
     /// # use portcullis_core::{Rate, TokenBucket};
@@ -180,7 +185,8 @@ impl<W: Word> TokenBucketRules<W> {
     /// [`TokenBucket::staleness`].
     ///
     /// ```
-    /// # use portcullis_core::{Rate, TokenBucketRules};
+    /// # use portcullis_core::Rate;
+    /// # use portcullis_core::keyed::TokenBucketRules;
     /// let rules = TokenBucketRules::new(Rate::per_second(5), 10);
     /// assert!(rules.staleness().as_secs() >= 1);
     /// ```
@@ -192,7 +198,8 @@ impl<W: Word> TokenBucketRules<W> {
     /// repeats. See [`TokenBucket::horizon`].
     ///
     /// ```
-    /// # use portcullis_core::{Rate, TokenBucketRules};
+    /// # use portcullis_core::Rate;
+    /// # use portcullis_core::keyed::TokenBucketRules;
     /// let rules = TokenBucketRules::new(Rate::per_second(5), 10);
     /// assert!(rules.horizon() > 4 * rules.staleness());
     /// ```
@@ -204,7 +211,8 @@ impl<W: Word> TokenBucketRules<W> {
     /// tick is 1 ns.
     ///
     /// ```
-    /// # use portcullis_core::{Rate, TokenBucketRules, Timestamp};
+    /// # use portcullis_core::{Rate, Timestamp};
+    /// # use portcullis_core::keyed::TokenBucketRules;
     /// let rules = TokenBucketRules::new(Rate::per_second(5), 10);
     /// assert_eq!(rules.origin(), Timestamp::ZERO);
     /// ```

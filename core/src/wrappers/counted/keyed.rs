@@ -47,7 +47,8 @@ impl<L: Keys, T: Borrow<Tally>> Counted<L, T> {
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Counted, FixedWindowRules, Keyed, Line, Seed, Timestamp};
+    /// # use portcullis_core::{Counted, Keyed, Timestamp};
+    /// # use portcullis_core::keyed::{FixedWindowRules, Line, Seed};
     /// let limits = [100, 5].map(|limit| FixedWindowRules::new(limit, Duration::from_secs(60)));
     /// let users = Counted::new(Keyed::with_limits(limits, Line::for_keys(100), Seed::new()));
     /// let writes = users.key_of(1, "alice").expect("the table has this limit");
@@ -68,7 +69,8 @@ impl<L: Keys, T: Borrow<Tally>> Counted<L, T> {
     /// No hash.
     ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Counted, Keyed, Keys};
+    /// # use portcullis_core::{Concurrency, Counted, Keyed};
+    /// # use portcullis_core::queue::Keys;
     /// let table = Counted::new(Keyed::for_keys(Concurrency::new(3), 100));
     /// let alice = table.hash_of("alice");
     /// assert_eq!(table.key_hashed(alice).address(), table.key("alice").address());

@@ -1,0 +1,3 @@
+//! What a [`Counted`](crate::Counted) limiter has counted.
+
+pub use crate::wrappers::tally::{Counts, Tally, Total};
