@@ -13,7 +13,9 @@ mod limiters;
 use draws::Draws;
 use limiters::own::Own;
 use limiters::{ForEach, Kind, Subject, for_each};
-use portcullis_core::{Limiter, LimiterExt, Penalty, Rate, Receipt, Timestamp, TokenBucket, Word};
+use portcullis_core::{
+    Concurrency, Counted, Limiter, LimiterExt, Penalty, Rate, Receipt, Timestamp, TokenBucket, Word,
+};
 
 const TIME: Duration = Duration::from_micros(1);
 
@@ -83,6 +85,16 @@ impl ForEach for Compare {
 fn a_limiter_decides_alike_by_its_own_functions_and_by_the_four_required_ones() {
     for_each::<u64>(6, TIME, &mut Compare(1));
     for_each::<u32>(6, TIME, &mut Compare(1_000));
+}
+
+#[test]
+fn a_counted_limiter_decides_alike_by_its_own_functions_and_by_the_four_required_ones() {
+    compare("counted bucket", 4_000, || {
+        Counted::new(TokenBucket::new(Rate::new(7, TIME), 6))
+    });
+    compare("counted permits", 4_001, || {
+        Counted::new(Concurrency::new(9))
+    });
 }
 
 #[test]
