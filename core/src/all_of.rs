@@ -34,7 +34,7 @@ use core::mem;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::{Detail, asked_after, retry_of};
 use crate::limiter::receipt::Plan;
-use crate::limiter::undo::UndoOnDrop;
+use crate::limiter::receipt::Receipt;
 use crate::limiter::{Answer, Ask, How, Limiter, LimiterExt, LimiterId, Tell, When, between};
 use crate::time::timestamp::Timestamp;
 
@@ -285,7 +285,7 @@ impl<T: Limits> AllOf<T> {
         n: u32,
         how: How,
         kept: Option<&'a Kept>,
-    ) -> Request<'a, T, false> {
+    ) -> Request<'a, T, false, false> {
         Request {
             when: when.into(),
             n,
@@ -684,13 +684,37 @@ impl<T: Limits> fmt::Debug for AllLease<T> {
     }
 }
 
+/// Takes from all limits, of which one is named twice, and then calls `rest`. It does not decide
+/// within intervals, and keeps nothing that the limits tell: so it has no code for either.
 #[cold]
 #[inline(never)]
 fn grant_named_twice<T: Limits>(
-    request: Request<'_, T, false>,
+    now: Timestamp,
+    n: u32,
+    how: How,
+    whole: &T,
     rest: impl FnOnce() -> Result<(), Stop>,
 ) -> Result<(), Stop> {
+    let request = Request::<_, false, true> {
+        when: When::At(now),
+        n,
+        how,
+        kept: None,
+        whole,
+    };
     request.take_all(rest)
+}
+
+#[cold]
+#[inline(never)]
+fn look_again<T: Limits>(now: Timestamp, n: u32, whole: &T) -> Result<T::Plans, Stop> {
+    whole.look(&Request::<_, false, true> {
+        when: When::At(now),
+        n,
+        how: How::Look,
+        kept: None,
+        whole,
+    })
 }
 
 #[inline(always)]
@@ -750,13 +774,14 @@ impl Stop {
     }
 }
 
-/// A request to all limits. `DISTINCT` if the limits are known to be different.
+/// A request to all limits. `DISTINCT` if the limits are known to be different. `PLAIN` if it is at
+/// an instant, and keeps nothing that the limits tell.
 ///
 /// When and how it is are constants of the caller. All functions in between are inlined. Those that
 /// are not get a copy, so that the address of the request is never needed: it stays constants.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Request<'a, T: ?Sized, const DISTINCT: bool> {
+pub struct Request<'a, T: ?Sized, const DISTINCT: bool, const PLAIN: bool> {
     when: When,
     n: u32,
     how: How,
@@ -765,16 +790,16 @@ pub struct Request<'a, T: ?Sized, const DISTINCT: bool> {
     whole: &'a T,
 }
 
-impl<T: ?Sized, const DISTINCT: bool> Clone for Request<'_, T, DISTINCT> {
+impl<T: ?Sized, const DISTINCT: bool, const PLAIN: bool> Clone for Request<'_, T, DISTINCT, PLAIN> {
     #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T: ?Sized, const DISTINCT: bool> Copy for Request<'_, T, DISTINCT> {}
+impl<T: ?Sized, const DISTINCT: bool, const PLAIN: bool> Copy for Request<'_, T, DISTINCT, PLAIN> {}
 
-impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
+impl<T: Limits + ?Sized, const DISTINCT: bool, const PLAIN: bool> Request<'_, T, DISTINCT, PLAIN> {
     /// How many times the limiter at `index` is named, or `None` if an earlier place already
     /// requests its permits for both.
     #[inline(always)]
@@ -802,6 +827,20 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         self.when.earliest()
     }
 
+    #[inline(always)]
+    fn when(&self) -> When {
+        if PLAIN {
+            When::At(self.now())
+        } else {
+            self.when
+        }
+    }
+
+    #[inline(always)]
+    fn kept(&self) -> Option<&Kept> {
+        self.kept.filter(|_| !PLAIN)
+    }
+
     /// What the denial of one limit is to all of them.
     #[inline(always)]
     fn denied(&self, index: usize, denied: Denied) -> Stop {
@@ -815,7 +854,7 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
     /// What an answer that grants nothing is to all limits.
     #[inline(always)]
     fn stop(&self, index: usize, answer: Answer) -> Stop {
-        match (answer, self.when) {
+        match (answer, self.when()) {
             (Answer::Denied(denied), _) => self.denied(index, denied),
             (Answer::TimeMatters, When::Within(_)) => Stop::TimeMatters,
             (Answer::Undone, _) => Stop::Undone,
@@ -838,7 +877,7 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         let Some(n) = times_over(self.n, times) else {
             return Err(self.denied(index, beyond_count(limiter)));
         };
-        match limiter.decide(Ask::look(self.when, n)) {
+        match limiter.decide(Ask::look(self.when(), n)) {
             Answer::Possible(plan) => Ok(plan),
             answer => Err(self.stop(index, answer)),
         }
@@ -853,12 +892,12 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         n: u32,
         plan: Option<&Plan>,
     ) -> Answer {
-        if let Some(kept) = self.kept {
+        if let Some(kept) = self.kept() {
             let (taken, detail) = limiter.take_explained_at(self.now(), n);
             keep(kept, place, detail);
             return taken.into();
         }
-        let ask = Ask::new(self.when, n, self.how);
+        let ask = Ask::new(self.when(), n, self.how);
         limiter.decide(match plan {
             Some(plan) => ask.as_planned(*plan),
             None => ask,
@@ -885,9 +924,15 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
             Answer::Granted(receipt) => receipt,
             answer => return Err(self.stop(index, answer)),
         };
-        let undo = UndoOnDrop::new(limiter, self.now(), n, receipt);
+        let undo = UndoOnDrop {
+            whole: self.whole,
+            index,
+            now: self.now(),
+            n,
+            receipt,
+        };
         rest()?;
-        undo.keep();
+        mem::forget(undo);
         Ok(())
     }
 
@@ -902,7 +947,7 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
     ) -> Result<(), Stop> {
         let (mut rest, mut stopped) = (Some(rest), None);
         let mut keep_all = || {
-            if let Some(kept) = self.kept {
+            if let Some(kept) = self.kept() {
                 // It has granted, and did not tell more.
                 let now = self.now();
                 let detail = Detail {
@@ -920,7 +965,7 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
                 done => done.is_some(),
             }
         };
-        let ask = Ask::new(self.when, n, self.how);
+        let ask = Ask::new(self.when(), n, self.how);
         let answer = ask.telling(Tell::Grant(&mut keep_all)).put_to(limiter);
         match (answer, stopped) {
             (Answer::Granted(_), None) => Ok(()),
@@ -930,13 +975,10 @@ impl<T: Limits + ?Sized, const DISTINCT: bool> Request<'_, T, DISTINCT> {
     }
 }
 
-impl<T: Limits> Request<'_, T, false> {
+impl<T: Limits> Request<'_, T, false, false> {
     /// Takes from all limits, and then calls `rest`.
     #[inline(always)]
     fn grant(self, rest: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
-        if !self.whole.are_distinct() {
-            return grant_named_twice(self, rest);
-        }
         let Self {
             when,
             n,
@@ -944,7 +986,13 @@ impl<T: Limits> Request<'_, T, false> {
             kept,
             whole,
         } = self;
-        Request::<_, true> {
+        if !whole.are_distinct() {
+            return match when {
+                When::At(now) => grant_named_twice(now, n, how, whole, rest),
+                When::Within(_) => Err(Stop::TimeMatters),
+            };
+        }
+        Request::<_, true, false> {
             when,
             n,
             how,
@@ -955,7 +1003,7 @@ impl<T: Limits> Request<'_, T, false> {
     }
 }
 
-impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
+impl<T: Limits, const DISTINCT: bool, const PLAIN: bool> Request<'_, T, DISTINCT, PLAIN> {
     #[inline(always)]
     fn take_all(&self, rest: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
         let plans = match self.whole.look(self) {
@@ -971,18 +1019,21 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         if self.n == 0 {
             return rest();
         }
-        if let Some(kept) = self.kept {
+        if let Some(kept) = self.kept() {
             // Told by a limit that is asked once more.
             kept.set(None);
         }
         self.whole.take(self, &plans, rest)
     }
 
-    /// Looks again, after the limit that denied has changed its mind.
-    #[cold]
-    #[inline(never)]
-    fn look_again(self) -> Result<T::Plans, Stop> {
-        self.whole.look(&self)
+    /// Looks again, after the limit that denied has changed its mind. Within an interval it does
+    /// not.
+    #[inline(always)]
+    fn look_again(&self) -> Result<T::Plans, Stop> {
+        match self.when() {
+            When::At(now) => look_again(now, self.n, self.whole),
+            When::Within(_) => Err(Stop::TimeMatters),
+        }
     }
 
     /// Asks the limit that denied in the look once more with a take of its own. If it grants now,
@@ -1004,12 +1055,12 @@ impl<T: Limits, const DISTINCT: bool> Request<'_, T, DISTINCT> {
         let answer = if limiter.hints().one_receipt {
             self.ask(place, limiter, n, None)
         } else {
-            let ask = Ask::new(self.when, n, self.how);
+            let ask = Ask::new(self.when(), n, self.how);
             ask.telling(Tell::Grant(&mut || false)).put_to(limiter)
         };
         match answer {
             Answer::Granted(receipt) => {
-                drop(UndoOnDrop::new(limiter, self.now(), n, receipt));
+                undo(self.whole, by.index, self.now(), n, receipt);
                 None
             }
             Answer::Undone => None,
@@ -1049,15 +1100,15 @@ pub(crate) mod sealed {
         fn are_distinct(&self) -> bool;
         /// Whether all limits decide within intervals.
         fn decide_within(&self) -> bool;
-        fn look<W: Limits + ?Sized, const DISTINCT: bool>(
+        fn look<W: Limits + ?Sized, const DISTINCT: bool, const PLAIN: bool>(
             &self,
-            request: &Request<'_, W, DISTINCT>,
+            request: &Request<'_, W, DISTINCT, PLAIN>,
         ) -> Result<Self::Plans, Stop>;
         /// Takes from all limits, in order, and then calls `rest`. If a take or `rest` fails,
         /// refunds all permits in reverse order.
-        fn take<W: Limits + ?Sized, const DISTINCT: bool>(
+        fn take<W: Limits + ?Sized, const DISTINCT: bool, const PLAIN: bool>(
             &self,
-            request: &Request<'_, W, DISTINCT>,
+            request: &Request<'_, W, DISTINCT, PLAIN>,
             plans: &Self::Plans,
             rest: impl FnOnce() -> Result<(), Stop>,
         ) -> Result<(), Stop>;
@@ -1094,6 +1145,32 @@ fn keep(kept: &Kept, place: Place, detail: Detail) {
     };
     if is_least || !detail.is_allowed() {
         kept.set(Some(new));
+    }
+}
+
+/// A take from one limit that is refunded on drop, if a later one fails or panics. It names the
+/// limit by its index: so all limits share the code of a refund.
+struct UndoOnDrop<'a, T: Limits + ?Sized> {
+    whole: &'a T,
+    index: usize,
+    now: Timestamp,
+    n: u32,
+    receipt: Receipt,
+}
+
+impl<T: Limits + ?Sized> Drop for UndoOnDrop<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let receipt = mem::replace(&mut self.receipt, Receipt::NONE);
+        undo(self.whole, self.index, self.now, self.n, receipt);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn undo<T: Limits + ?Sized>(whole: &T, index: usize, now: Timestamp, n: u32, receipt: Receipt) {
+    if let Some(limiter) = whole.get(index) {
+        let _ = limiter.refund_at(now, n, receipt);
     }
 }
 
@@ -1151,16 +1228,16 @@ macro_rules! tuple {
                 $(decides_within(&self.$index))&&+
             }
             #[inline(always)]
-            fn look<W: Limits + ?Sized, const DISTINCT: bool>(
+            fn look<W: Limits + ?Sized, const DISTINCT: bool, const PLAIN: bool>(
                 &self,
-                request: &Request<'_, W, DISTINCT>,
+                request: &Request<'_, W, DISTINCT, PLAIN>,
             ) -> Result<Self::Plans, Stop> {
                 Ok([$(request.look($index, &self.$index)?),+])
             }
             #[inline(always)]
-            fn take<W: Limits + ?Sized, const DISTINCT: bool>(
+            fn take<W: Limits + ?Sized, const DISTINCT: bool, const PLAIN: bool>(
                 &self,
-                request: &Request<'_, W, DISTINCT>,
+                request: &Request<'_, W, DISTINCT, PLAIN>,
                 plans: &Self::Plans,
                 rest: impl FnOnce() -> Result<(), Stop>,
             ) -> Result<(), Stop> {
@@ -1216,18 +1293,18 @@ impl<L: Limiter> Walk for [L] {
         self.iter().all(decides_within)
     }
     #[inline(always)]
-    fn look<W: Limits + ?Sized, const DISTINCT: bool>(
+    fn look<W: Limits + ?Sized, const DISTINCT: bool, const PLAIN: bool>(
         &self,
-        request: &Request<'_, W, DISTINCT>,
+        request: &Request<'_, W, DISTINCT, PLAIN>,
     ) -> Result<(), Stop> {
         self.iter()
             .enumerate()
             .try_for_each(|(index, limiter)| request.look(index, limiter).map(|_| ()))
     }
     #[inline(always)]
-    fn take<W: Limits + ?Sized, const DISTINCT: bool>(
+    fn take<W: Limits + ?Sized, const DISTINCT: bool, const PLAIN: bool>(
         &self,
-        request: &Request<'_, W, DISTINCT>,
+        request: &Request<'_, W, DISTINCT, PLAIN>,
         (): &(),
         rest: impl FnOnce() -> Result<(), Stop>,
     ) -> Result<(), Stop> {
@@ -1259,10 +1336,11 @@ fn take_slice<
     W: Limits + ?Sized,
     R: FnOnce() -> Result<(), Stop>,
     const DISTINCT: bool,
+    const PLAIN: bool,
 >(
     limiters: &[L],
     first: usize,
-    request: &Request<'_, W, DISTINCT>,
+    request: &Request<'_, W, DISTINCT, PLAIN>,
     plans: &[Plan],
     rest: R,
 ) -> Result<(), Stop> {
@@ -1305,9 +1383,9 @@ impl<L: Limiter, const N: usize> Walk for [L; N] {
         self.as_slice().decide_within()
     }
     #[inline(always)]
-    fn look<W: Limits + ?Sized, const DISTINCT: bool>(
+    fn look<W: Limits + ?Sized, const DISTINCT: bool, const PLAIN: bool>(
         &self,
-        request: &Request<'_, W, DISTINCT>,
+        request: &Request<'_, W, DISTINCT, PLAIN>,
     ) -> Result<Self::Plans, Stop> {
         let mut plans = [Plan::NONE; N];
         for (index, (plan, limiter)) in plans.iter_mut().zip(self).enumerate() {
@@ -1316,9 +1394,9 @@ impl<L: Limiter, const N: usize> Walk for [L; N] {
         Ok(plans)
     }
     #[inline(always)]
-    fn take<W: Limits + ?Sized, const DISTINCT: bool>(
+    fn take<W: Limits + ?Sized, const DISTINCT: bool, const PLAIN: bool>(
         &self,
-        request: &Request<'_, W, DISTINCT>,
+        request: &Request<'_, W, DISTINCT, PLAIN>,
         plans: &Self::Plans,
         rest: impl FnOnce() -> Result<(), Stop>,
     ) -> Result<(), Stop> {
@@ -1355,16 +1433,16 @@ impl<T: Limits + ?Sized> Walk for &T {
         (**self).decide_within()
     }
     #[inline(always)]
-    fn look<W: Limits + ?Sized, const DISTINCT: bool>(
+    fn look<W: Limits + ?Sized, const DISTINCT: bool, const PLAIN: bool>(
         &self,
-        request: &Request<'_, W, DISTINCT>,
+        request: &Request<'_, W, DISTINCT, PLAIN>,
     ) -> Result<Self::Plans, Stop> {
         (**self).look(request)
     }
     #[inline(always)]
-    fn take<W: Limits + ?Sized, const DISTINCT: bool>(
+    fn take<W: Limits + ?Sized, const DISTINCT: bool, const PLAIN: bool>(
         &self,
-        request: &Request<'_, W, DISTINCT>,
+        request: &Request<'_, W, DISTINCT, PLAIN>,
         plans: &Self::Plans,
         rest: impl FnOnce() -> Result<(), Stop>,
     ) -> Result<(), Stop> {

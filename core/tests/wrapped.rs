@@ -13,7 +13,9 @@ mod limiters;
 use draws::Draws;
 use limiters::own::Own;
 use limiters::{ForEach, Kind, Subject, for_each};
-use portcullis_core::{Limiter, LimiterExt, Penalty, Rate, Receipt, Timestamp, TokenBucket, Word};
+use portcullis_core::{
+    Concurrency, Counted, Limiter, LimiterExt, Penalty, Rate, Receipt, Timestamp, TokenBucket, Word,
+};
 
 const TIME: Duration = Duration::from_micros(1);
 
@@ -25,22 +27,23 @@ fn compare<L: Limiter + Debug>(name: &str, seed: u64, new: impl Fn() -> L) {
         steps: 2_000,
     };
     let mut now = 0;
-    let mut held: Vec<(u32, Receipt)> = Vec::new();
+    let mut held: Vec<(u32, Receipt, Receipt)> = Vec::new();
     while draws.another_step() {
         now += draws.magnitude(3_000);
         let at = Timestamp::from_nanos(now.saturating_sub(draws.magnitude(3)));
         let n = draws.below(8) as u32;
         match draws.below(8) {
-            0..=3 => {
-                let taken = limiter.take_at(at, n);
-                assert_eq!(own.take_at(at, n), taken, "{name}: {n} at {at:?}");
-                match taken {
-                    Ok(receipt) => held.push((n, receipt)),
-                    Err(denied) => {
-                        assert_eq!(own.retry(denied), limiter.retry(denied), "{name}: {denied}");
-                    }
+            0..=3 => match (limiter.take_at(at, n), own.take_at(at, n)) {
+                (Ok(receipt), Ok(same)) => {
+                    assert_eq!(same, receipt, "{name}: {n} at {at:?}");
+                    held.push((n, receipt, same));
                 }
-            }
+                (Err(denied), Err(same)) => {
+                    assert_eq!(same, denied, "{name}: {n} at {at:?}");
+                    assert_eq!(own.retry(denied), limiter.retry(denied), "{name}: {denied}");
+                }
+                (one, other) => panic!("{name}: {n} at {at:?}: {one:?}, but {other:?}"),
+            },
             4 => {
                 let looked = limiter.peek_at(at, n);
                 assert_eq!(
@@ -50,13 +53,14 @@ fn compare<L: Limiter + Debug>(name: &str, seed: u64, new: impl Fn() -> L) {
                 );
             }
             5 | 6 if !held.is_empty() => {
-                let (permits, receipt) = held.swap_remove(draws.below(held.len() as u64) as usize);
+                let one = draws.below(held.len() as u64) as usize;
+                let (permits, receipt, same) = held.swap_remove(one);
                 if draws.below(2) == 0 {
                     limiter.release(permits);
                     own.release(permits);
                 } else {
                     let refund = limiter.refund_at(at, permits, receipt);
-                    assert_eq!(own.refund_at(at, permits, receipt), refund, "{name}");
+                    assert_eq!(own.refund_at(at, permits, same), refund, "{name}");
                 }
             }
             _ => {
@@ -81,6 +85,16 @@ impl ForEach for Compare {
 fn a_limiter_decides_alike_by_its_own_functions_and_by_the_four_required_ones() {
     for_each::<u64>(6, TIME, &mut Compare(1));
     for_each::<u32>(6, TIME, &mut Compare(1_000));
+}
+
+#[test]
+fn a_counted_limiter_decides_alike_by_its_own_functions_and_by_the_four_required_ones() {
+    compare("counted bucket", 4_000, || {
+        Counted::new(TokenBucket::new(Rate::new(7, TIME), 6))
+    });
+    compare("counted permits", 4_001, || {
+        Counted::new(Concurrency::new(9))
+    });
 }
 
 #[test]

@@ -5,6 +5,7 @@ use core::borrow::Borrow;
 use crate::leases::lease::Lease;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::queue_limiter::{PassedOn, QueueLimiter, Replenishing};
+use crate::limiter::receipt::Receipt;
 use crate::limiter::{Answer, Ask, Back, Hints, Limiter, LimiterId, Read, Reading, Returned};
 use crate::sync::const_unless_loom;
 use crate::time::timestamp::Timestamp;
@@ -203,6 +204,18 @@ impl<L: Limiter, T: Borrow<Tally>> Limiter for Counted<L, T> {
             }
             other => other,
         }
+    }
+
+    /// As [`decide`](Limiter::decide), whose answer would be converted: the conversion would be a
+    /// twelfth of a take on a small processor.
+    #[inline]
+    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        let taken = self.limiter.take_at(now, n);
+        match taken {
+            Ok(_) => self.tally().granted(n),
+            Err(denied) => self.tally().not_granted(n, denied.into()),
+        }
+        taken
     }
 
     #[inline(always)]
