@@ -19,7 +19,8 @@
 //! the earlier takes are refunded in reverse order. So each refund finds the state that its take
 //! left. A limit that is itself a composition has no receipt for all its parts. The rest of the
 //! second pass therefore runs inside its take ([`Tell::Grant`]), and so it does for each limit that
-//! does not say that its receipt is enough ([`Hints::one_receipt`](crate::limiter::Hints::one_receipt)).
+//! does not say that its receipt is enough
+//! ([`Hints::one_receipt`](crate::limiter::Hints::one_receipt)).
 
 mod as_limiter;
 mod receipts;

@@ -155,18 +155,19 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// at most the staleness: see [`with_staleness`](Self::with_staleness).
 ///
 /// **New keys.** The limiter of a new key starts full. The setting
-/// [`initial`](crate::builder::TokenBucketBuilder::initial) is ignored, for two reasons. First, the table
-/// forgets a key when it gives the slot of the key to another one, and the forgotten key returns as
-/// a new key. Its limiter was full when it was forgotten, so it would lose permits if it started
-/// with fewer. Second, a new key without permits would never be granted any: a denial writes
-/// nothing, so each request of the key would be its first.
+/// [`initial`](crate::builder::TokenBucketBuilder::initial) is ignored, for two reasons. First, the
+/// table forgets a key when it gives the slot of the key to another one, and the forgotten key
+/// returns as a new key. Its limiter was full when it was forgotten, so it would lose permits if it
+/// started with fewer. Second, a new key without permits would never be granted any: a denial
+/// writes nothing, so each request of the key would be its first.
 ///
 /// **Changes of the settings.** A concurrency limit can be changed for all keys at once:
-/// [`rules`](Self::rules) and [`ConcurrencyRules::set_limit`](crate::keyed::ConcurrencyRules::set_limit).
-/// A rate, a burst or a window cannot. A slot has no room for its own settings: they are stored
-/// once for all slots, and the state of each is counted in units of them. The same state would mean
-/// more or fewer permits under other settings, and all slots cannot be converted at one moment.
-/// There are three ways to change a rate:
+/// [`rules`](Self::rules) and
+/// [`ConcurrencyRules::set_limit`](crate::keyed::ConcurrencyRules::set_limit). A rate, a burst or a
+/// window cannot. A slot has no room for its own settings: they are stored once for all slots, and
+/// the state of each is counted in units of them. The same state would mean more or fewer permits
+/// under other settings, and all slots cannot be converted at one moment. There are three ways to
+/// change a rate:
 ///
 /// - [Move](Self::move_to) the keys to another table.
 /// - Use a [`KeyedArray`] of [`AdjustableBucket`](crate::AdjustableBucket)s and

@@ -35,9 +35,10 @@
 //!
 //! A token bucket's rate is an exact rational number. In its strict mode a sliding window keeps its
 //! limit in any time span of one window. An adjustable bucket supports reservations. Each share of
-//! `ConcurrencyShares` has a guarantee, and its limiter is a [`ConcurrencyShare`](parts::ConcurrencyShare). A [`Slice`](parts::Slice) is a
-//! thread's local part of a sliced bucket. A striped limit is for many cores: a thread takes from
-//! a stripe that no other thread writes at that time.
+//! `ConcurrencyShares` has a guarantee, and its limiter is a
+//! [`ConcurrencyShare`](parts::ConcurrencyShare). A [`Slice`](parts::Slice) is a thread's local
+//! part of a sliced bucket. A striped limit is for many cores: a thread takes from a stripe that no
+//! other thread writes at that time.
 //!
 //! These types wrap a limiter or combine several:
 //!
@@ -102,9 +103,9 @@
 //!
 //! # State words
 //!
-//! A limiter's state is a [`NativeWord`](state::NativeWord): 64 bits, or 32 bits on targets without wider atomics. A
-//! builder's `build_on::<u32>()` builds the 32-bit variant on any target. Times in a word wrap;
-//! each type documents the horizon after which they do.
+//! A limiter's state is a [`NativeWord`](state::NativeWord): 64 bits, or 32 bits on targets without
+//! wider atomics. A builder's `build_on::<u32>()` builds the 32-bit variant on any target. Times in
+//! a word wrap; each type documents the horizon after which they do.
 //!
 //! # Features
 //!

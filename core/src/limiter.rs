@@ -566,9 +566,9 @@ pub trait LimiterExt: Limiter {
     ///   end of the penalty after the decision.
     /// - In these cases, [`explain_at`](Self::explain_at) looks at the limiter after the decision,
     ///   and requests of other callers may come in between: a request for more than the capacity, a
-    ///   request for a key that a keyed table has no slot for, a [`Slice`](crate::parts::Slice), a limiter
-    ///   in stripes ([`Striped`](crate::parts::Striped)), and a limiter of your own that does not
-    ///   tell them ([`Tell::Detail`]).
+    ///   request for a key that a keyed table has no slot for, a [`Slice`](crate::parts::Slice), a
+    ///   limiter in stripes ([`Striped`](crate::parts::Striped)), and a limiter of your own that
+    ///   does not tell them ([`Tell::Detail`]).
     ///
     /// # Errors
     ///

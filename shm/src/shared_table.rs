@@ -2,7 +2,8 @@
 //!
 //! The state of a table is its lines, and nothing else: a key's slot has its tag and its state, and
 //! the hash of a key needs the seed, which is the same for all processes because the file has it.
-//! The counters of a table's [statistics](portcullis_core::keyed::KeyedStatistics) are the process's own.
+//! The counters of a table's [statistics](portcullis_core::keyed::KeyedStatistics) are the
+//! process's own.
 //!
 //! A process that is killed while it claims a slot leaves the slot claimed.
 //! [`recover`](SharedTable::recover) vacates it.

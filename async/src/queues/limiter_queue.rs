@@ -121,8 +121,8 @@ impl<S: LimiterSource, C, R, H> LimiterQueue<S, C, R, H> {
     ///
     /// - if it serves the [newest request first](crate::Order::NewestFirst): new requests may have
     ///   taken permits in the meantime;
-    /// - if the limiter is [shared](portcullis_core::queue::QueueLimiter::SHARED), for example behind a
-    ///   pointer: other callers may have taken permits in the meantime.
+    /// - if the limiter is [shared](portcullis_core::queue::QueueLimiter::SHARED), for example
+    ///   behind a pointer: other callers may have taken permits in the meantime.
     ///
     /// ```
     /// # use core::time::Duration;

@@ -58,10 +58,10 @@ use crate::time::timestamp::Timestamp;
 /// Resolution: 1 ns on Linux. It never goes back. A reading costs about 20 ns to 40 ns.
 ///
 /// A limiter has its [initial](crate::builder::TokenBucketBuilder::initial) permits at its own
-/// [origin](crate::builder::TokenBucketBuilder::origin), by default [`Timestamp::ZERO`]. So a limiter that
-/// does not start full needs the time of its construction as its origin, and so does a limiter with
-/// a short horizon. The grid of a window starts at its origin too: by default, windows follow each
-/// other from the start of the machine.
+/// [origin](crate::builder::TokenBucketBuilder::origin), by default [`Timestamp::ZERO`]. So a
+/// limiter that does not start full needs the time of its construction as its origin, and so does a
+/// limiter with a short horizon. The grid of a window starts at its origin too: by default, windows
+/// follow each other from the start of the machine.
 ///
 /// **Interval.** On Linux it also reads the kernel's coarse clock, the time of the last timer tick,
 /// at about a quarter of that cost. Its [interval](Clock::interval) begins there, and is two ticks

@@ -22,7 +22,8 @@ use crate::time::timestamp::Timestamp;
 
 /// A table that has a limiter for each key: [`Keyed`](crate::Keyed),
 /// [`KeyedArray`](crate::KeyedArray), [`KeyedList`](crate::KeyedList),
-/// [`ByAddress`](crate::queue::ByAddress), or [`Counted`](crate::Counted) around one of them. Sealed.
+/// [`ByAddress`](crate::queue::ByAddress), or [`Counted`](crate::Counted) around one of them.
+/// Sealed.
 ///
 /// ```
 /// use portcullis_core::Keyed;
@@ -55,8 +56,9 @@ pub trait Keys: sealed::Table {
     }
 }
 
-/// A table that a keyed queue can own: the equivalent of [`QueueLimiter`](crate::queue::QueueLimiter) for
-/// the limiter of a key. The table owns its memory exclusively. Sealed.
+/// A table that a keyed queue can own: the equivalent of
+/// [`QueueLimiter`](crate::queue::QueueLimiter) for the limiter of a key. The table owns its memory
+/// exclusively. Sealed.
 ///
 /// ```
 /// use portcullis_core::Keyed;
@@ -135,7 +137,8 @@ pub(crate) mod sealed {
             }
             Ok(done)
         }
-        /// The same as `take`, for a request whose denial is not final: see [`How`](crate::limiter::How).
+        /// The same as `take`, for a request whose denial is not final: see
+        /// [`How`](crate::limiter::How).
         #[inline]
         fn attempt(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
             self.take(address, now, n)

@@ -351,9 +351,9 @@ impl<L, A: AsRef<[L]>, M, S> KeyedArray<L, A, M, S> {
     /// - The limiter that answers for keys without a slot comes first. If it cannot be changed, no
     ///   other one is. So settings that do not fit change nothing.
     /// - If another limiter cannot be changed, for example because it is
-    ///   [busy](crate::state::ChangeError::Busy), those after it are changed all the same. Call this
-    ///   method again: a change to the settings that a limiter has already changes nothing, except
-    ///   with [`Carry::Reset`].
+    ///   [busy](crate::state::ChangeError::Busy), those after it are changed all the same. Call
+    ///   this method again: a change to the settings that a limiter has already changes nothing,
+    ///   except with [`Carry::Reset`].
     ///
     /// # Cost
     ///

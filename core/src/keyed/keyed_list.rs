@@ -316,8 +316,8 @@ impl<L: RuleList> KeyedList<L, Box<[Line]>, RandomSeed> {
     /// `std`.
     ///
     /// `limiters` is a tuple or an array of limiters or of their rules: see
-    /// [`IntoRuleList`](crate::keyed::IntoRuleList). Permits that were taken from the limiters do not
-    /// count.
+    /// [`IntoRuleList`](crate::keyed::IntoRuleList). Permits that were taken from the limiters do
+    /// not count.
     ///
     /// # Panics
     ///

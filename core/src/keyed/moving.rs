@@ -104,17 +104,17 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     /// at the old rate.
     ///
     /// - If more permits are taken from a token bucket than its new burst, the bucket owes the
-    ///   rest, as far as its [debt](crate::builder::TokenBucketBuilder::debt) allows. What is beyond the
-    ///   debt is forgotten.
-    /// - A token bucket counts in whole [ticks](crate::keyed::TokenBucketRules::tick). So a move may delay
-    ///   the permits that come back by up to one tick of each table. Rounding grants none early.
-    ///   If the rate is raised in the middle of a tick of this table, the part of the tick before
-    ///   `now` counts at the old rate.
+    ///   rest, as far as its [debt](crate::builder::TokenBucketBuilder::debt) allows. What is
+    ///   beyond the debt is forgotten.
+    /// - A token bucket counts in whole [ticks](crate::keyed::TokenBucketRules::tick). So a move
+    ///   may delay the permits that come back by up to one tick of each table. Rounding grants none
+    ///   early. If the rate is raised in the middle of a tick of this table, the part of the tick
+    ///   before `now` counts at the old rate.
     /// - A fixed window with the same length and kind keeps its end. If more is taken from it than
     ///   the new limit, it is exhausted. A count beyond the [largest
-    ///   limit](crate::builder::FixedWindowBuilder::max_limit) is cut to that; if it is moved again, the
-    ///   window is exhausted under any limit. If the length changes and the
-    ///   window has not ended, a new window begins at `now`, with the count of the old one.
+    ///   limit](crate::builder::FixedWindowBuilder::max_limit) is cut to that; if it is moved
+    ///   again, the window is exhausted under any limit. If the length changes and the window has
+    ///   not ended, a new window begins at `now`, with the count of the old one.
     ///
     /// **Bound.** A key is granted no more than the larger of both settings allows, whatever takes
     /// run concurrently, unless something is forgotten. During the first tick of `to` after the

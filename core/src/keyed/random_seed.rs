@@ -6,8 +6,8 @@ use crate::keyed::seeded_hasher::SeededHasher;
 /// A random seed of a keyed hash: the default of tables that are created at run time. The hash is
 /// SipHash-1-3, for any key that is [`Hash`](core::hash::Hash). Needs the feature `std`.
 ///
-/// A copy has the same seed. For a table in a static, use a [`Seed`](crate::keyed::Seed), which a program
-/// sets at start-up.
+/// A copy has the same seed. For a table in a static, use a [`Seed`](crate::keyed::Seed), which a
+/// program sets at start-up.
 ///
 /// **Not on `wasm32-unknown-unknown`.** The standard library has no random numbers there: its
 /// `RandomState` is a constant, and an attacker who knows it can flood a table. So this type and

@@ -198,8 +198,8 @@ impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M
     }
 
     /// Takes `n` permits of the key at `address`, and owes those that it does not have: as many as
-    /// the declared [debt](crate::builder::TokenBucketBuilder::debt) allows, and `owing` at most. Returns
-    /// how many were taken. No take is granted before they are replenished.
+    /// the declared [debt](crate::builder::TokenBucketBuilder::debt) allows, and `owing` at most.
+    /// Returns how many were taken. No take is granted before they are replenished.
     ///
     /// Pass `u64::MAX` as `owing` to use the whole debt. A smaller number leaves a part of the debt
     /// to keys that [move](Self::move_to) to this table from one with a larger burst.

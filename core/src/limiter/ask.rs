@@ -36,8 +36,8 @@ pub enum When {
     /// it would do the same at each of them, and would be in the same state afterwards. Otherwise
     /// it answers [`Answer::TimeMatters`].
     ///
-    /// Only limiters whose [`Hints`](crate::limiter::Hints) say that they decide within intervals are asked
-    /// so.
+    /// Only limiters whose [`Hints`](crate::limiter::Hints) say that they decide within intervals
+    /// are asked so.
     Within(Interval),
 }
 
@@ -85,9 +85,9 @@ pub enum How {
     /// It takes the permits. A denial ends the request.
     Take,
     /// It takes the permits, and a denial does not end the request: the caller asks again, or says
-    /// that it ends without a grant ([`Back::NotGranted`](crate::limiter::Back::NotGranted)). So a limiter
-    /// that counts requests or records denials does not do so for this one. A queue asks so for the
-    /// requests that wait. A grant is final.
+    /// that it ends without a grant ([`Back::NotGranted`](crate::limiter::Back::NotGranted)). So a
+    /// limiter that counts requests or records denials does not do so for this one. A queue asks so
+    /// for the requests that wait. A grant is final.
     Attempt,
 }
 

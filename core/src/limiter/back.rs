@@ -31,7 +31,8 @@ pub enum Back<'a> {
         /// see [`Tell::Receipts`](crate::limiter::Tell::Receipts). They are used up.
         receipts: Option<&'a mut Receipts>,
     },
-    /// A request has ended without a grant, after any number of [attempts](crate::limiter::How::Attempt).
+    /// A request has ended without a grant, after any number of
+    /// [attempts](crate::limiter::How::Attempt).
     NotGranted {
         /// The time at which it ended.
         now: Timestamp,

@@ -136,9 +136,9 @@ pub struct Refund {
     pub rest: Receipt,
 }
 
-/// The state of a limiter when it was asked about a request.
-/// A look returns it ([`Answer::Possible`](crate::limiter::Answer::Possible)), and a take from the same
-/// limiter is told of it ([`Ask::as_planned`](crate::limiter::Ask::as_planned)). A composition uses plans to
+/// The state of a limiter when it was asked about a request. A look returns it
+/// ([`Answer::Possible`](crate::limiter::Answer::Possible)), and a take from the same limiter is
+/// told of it ([`Ask::as_planned`](crate::limiter::Ask::as_planned)). A composition uses plans to
 /// ask all its limiters before it takes from any.
 ///
 /// ```

@@ -1308,8 +1308,8 @@ impl AdjustableBucketBuilder {
         /// # Errors
         ///
         /// [`SettingsError`] names the setting and its bound, as for
-        /// [`TokenBucketBuilder::build`](crate::builder::TokenBucketBuilder::build). The settings must fit
-        /// the 52 bits of the state (26 with a 32-bit word).
+        /// [`TokenBucketBuilder::build`](crate::builder::TokenBucketBuilder::build). The settings
+        /// must fit the 52 bits of the state (26 with a 32-bit word).
         ///
         /// ```
         /// # use portcullis_core::{AdjustableBucket, Rate, SettingsError};

@@ -989,8 +989,8 @@ impl SlicedBucketBuilder {
         /// # Errors
         ///
         /// [`SettingsError`] names the setting and its bound, as
-        /// [`TokenBucketBuilder::build`](crate::builder::TokenBucketBuilder::build) does, for the bits that
-        /// half of the burst leaves.
+        /// [`TokenBucketBuilder::build`](crate::builder::TokenBucketBuilder::build) does, for the
+        /// bits that half of the burst leaves.
         ///
         /// ```
         /// # use portcullis_core::{Rate, SettingsError, SlicedBucket};

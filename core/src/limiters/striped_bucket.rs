@@ -80,8 +80,8 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// cache line of its own.
 ///
 /// Any thread, task or interrupt may use any stripe. With `std`, each thread uses the same one for
-/// all its calls. Without, calls use the first one; [`Stripe`](crate::parts::Stripe) names another. `N` is
-/// a power of two up to 64: about the number of cores.
+/// all its calls. Without, calls use the first one; [`Stripe`](crate::parts::Stripe) names another.
+/// `N` is a power of two up to 64: about the number of cores.
 ///
 /// A take from a stripe writes no line that other stripes use. A stripe with too few
 /// permits *draws*: it takes more from the rest. If the rest has too few as well, the call takes
@@ -987,7 +987,8 @@ impl StripedBucketBuilder {
     }
 
     /// Sets the instant at which the bucket starts and from which steps are counted. Default:
-    /// [`Timestamp::ZERO`]. See [`TokenBucketBuilder::origin`](crate::builder::TokenBucketBuilder::origin).
+    /// [`Timestamp::ZERO`]. See
+    /// [`TokenBucketBuilder::origin`](crate::builder::TokenBucketBuilder::origin).
     ///
     /// ```
     /// # use portcullis_core::{Rate, StripedBucket, Timestamp};
@@ -1020,8 +1021,8 @@ impl StripedBucketBuilder {
     }
 
     /// Sets the tick, 1 ns to 292 years: each `now` is rounded down to a whole tick. Default: as
-    /// for a [`SlicedBucket`](crate::builder::SlicedBucketBuilder::tick), for the bits that the permits in
-    /// stripes leave; 1 ns for a bucket that never draws.
+    /// for a [`SlicedBucket`](crate::builder::SlicedBucketBuilder::tick), for the bits that the
+    /// permits in stripes leave; 1 ns for a bucket that never draws.
     ///
     /// ```
     /// # use core::time::Duration;

@@ -66,9 +66,9 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// in a shared rest and in `N` stripes, each on a cache line of its own.
 ///
 /// Any thread, task or interrupt may use any stripe. With `std`, each thread uses the same one for
-/// all its calls. Without, calls use the first one; [`Stripe`](crate::parts::Stripe) names another. `N` is
-/// a power of two up to 64: about the number of cores. Permits return when their [`Lease`] is
-/// dropped, to the stripe of the thread that drops it.
+/// all its calls. Without, calls use the first one; [`Stripe`](crate::parts::Stripe) names another.
+/// `N` is a power of two up to 64: about the number of cores. Permits return when their [`Lease`]
+/// is dropped, to the stripe of the thread that drops it.
 ///
 /// A take from a stripe and a release to it write no line that other stripes use. A stripe with too
 /// few permits *draws*: it takes more from the rest. If the rest has too few as well, the call

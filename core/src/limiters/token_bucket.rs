@@ -379,8 +379,8 @@ impl<W: Word> TokenBucket<W> {
     }
 
     /// Returns the time in which an empty bucket fills, in whole ticks, rounded up; `None` if it
-    /// never does, because its rate is zero. Divides. [`Detail::time_to_fill`](crate::limiter::Detail) is
-    /// the same.
+    /// never does, because its rate is zero. Divides.
+    /// [`Detail::time_to_fill`](crate::limiter::Detail) is the same.
     ///
     /// ```
     /// # use core::time::Duration;

@@ -15,8 +15,8 @@ use crate::wrappers::tally::{Counts, Tally};
 /// held. A limiter without this wrapper pays nothing for it.
 ///
 /// `T` is the [`Tally`] that it counts into: its own, or a pointer to one that several limiters
-/// share. [`Counts`] says what is counted, and [`NotGranted`](crate::limiter::NotGranted) the difference
-/// between denied and refused.
+/// share. [`Counts`] says what is counted, and [`NotGranted`](crate::limiter::NotGranted) the
+/// difference between denied and refused.
 ///
 /// **Bound.** That of the inner limiter. No decision reads a counter.
 ///

@@ -4,12 +4,17 @@
 use core::hash::{BuildHasher, Hasher};
 use core::time::Duration;
 
-use portcullis_core::{Concurrency, Denied, FixedWindow, Keyed, KeyedArray, Lease, Limiter, LimiterExt, Penalty, Rate, Retry, SettingsError, SlidingWindow, Timestamp, TokenBucket};
 use portcullis_core::builder::Setting;
-use portcullis_core::keyed::{Address, ConcurrencyRules, FixedWindowRules, Key, Line, Seed, SeedFixed, TokenBucketRules};
+use portcullis_core::keyed::{
+    Address, ConcurrencyRules, FixedWindowRules, Key, Line, Seed, SeedFixed, TokenBucketRules,
+};
 use portcullis_core::limiter::Idle;
 use portcullis_core::queue::Keys;
 use portcullis_core::state::{KeyedWord, Word};
+use portcullis_core::{
+    Concurrency, Denied, FixedWindow, Keyed, KeyedArray, Lease, Limiter, LimiterExt, Penalty, Rate,
+    Retry, SettingsError, SlidingWindow, Timestamp, TokenBucket,
+};
 
 use crate::draws::Draws;
 use crate::tally::Group;

@@ -3,9 +3,11 @@
 
 use core::time::Duration;
 
-use portcullis_core::{Denied, KeyedList, Lease, Limiter, Retry};
-use portcullis_core::keyed::{ConcurrencyRules, FixedWindowRules, Key, RuleList, Seed, TokenBucketRules};
+use portcullis_core::keyed::{
+    ConcurrencyRules, FixedWindowRules, Key, RuleList, Seed, TokenBucketRules,
+};
 use portcullis_core::state::{KeyedWord, Word};
+use portcullis_core::{Denied, KeyedList, Lease, Limiter, Retry};
 
 use crate::draws::Draws;
 use crate::keyed::{

@@ -3,8 +3,10 @@
 
 use core::time::Duration;
 
-use portcullis_core::{Concurrency, Denied, Lease, LeasePool, Rate, Retry, SlicedBucket, Timestamp};
 use portcullis_core::leases::{LeaseId, StaleId};
+use portcullis_core::{
+    Concurrency, Denied, Lease, LeasePool, Rate, Retry, SlicedBucket, Timestamp,
+};
 
 use crate::draws::Draws;
 use crate::tally::Group;

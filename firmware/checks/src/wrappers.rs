@@ -3,9 +3,13 @@
 
 use core::time::Duration;
 
-use portcullis_core::{AdjustableBucket, AdjustableWindow, AllOf, Concurrency, Counted, Denied, Escalation, FixedWindow, Limiter, Penalty, Rate, Retry, SlidingWindow, Sometimes, Timestamp, TokenBucket, Unlimited};
 use portcullis_core::builder::Threshold;
 use portcullis_core::state::Carry;
+use portcullis_core::{
+    AdjustableBucket, AdjustableWindow, AllOf, Concurrency, Counted, Denied, Escalation,
+    FixedWindow, Limiter, Penalty, Rate, Retry, SlidingWindow, Sometimes, Timestamp, TokenBucket,
+    Unlimited,
+};
 
 use crate::tally::Group;
 

@@ -38,8 +38,8 @@ use crate::time::timestamp::Timestamp;
 impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// Refunds `n` permits of a grant to the limit with index `limit` of the key at `address`.
     /// `receipt` is that of the limit: see
-    /// [`try_acquire_each_noted_at`](crate::keyed::Key::try_acquire_each_noted_at). Returns how many
-    /// permits count as never taken: all or none. The others come back by time alone.
+    /// [`try_acquire_each_noted_at`](crate::keyed::Key::try_acquire_each_noted_at). Returns how
+    /// many permits count as never taken: all or none. The others come back by time alone.
     ///
     /// A window refunds them if it still counts the grant. A token bucket does if no other request
     /// was decided on it in the meantime: see also [`refund_counted_at`](Self::refund_counted_at).
@@ -139,10 +139,10 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
 
     /// Takes `n` permits of each limit of the key at `address`, and of a limit with fewer permits
     /// those that it has. A token bucket also owes as many as its declared
-    /// [debt](crate::builder::TokenBucketBuilder::debt) allows, and at most the number in `owing` with the
-    /// index of the limit, if there is one: see [`charge_at`](crate::Keyed::charge_at). Permits of
-    /// concurrency limits are not taken. Returns how many were taken of each limit, in order; `n`
-    /// for a concurrency limit. Zeros follow the last limit.
+    /// [debt](crate::builder::TokenBucketBuilder::debt) allows, and at most the number in `owing`
+    /// with the index of the limit, if there is one: see [`charge_at`](crate::Keyed::charge_at).
+    /// Permits of concurrency limits are not taken. Returns how many were taken of each limit, in
+    /// order; `n` for a concurrency limit. Zeros follow the last limit.
     ///
     /// All are zeros if the key finds no entry.
     ///

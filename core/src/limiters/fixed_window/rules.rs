@@ -74,8 +74,8 @@ impl FixedWindowRules {
     ///
     /// # Panics
     ///
-    /// If [`FixedWindowBuilder::rules`](crate::builder::FixedWindowBuilder::rules) would return an error. In
-    /// a constant or a static, this is a compile error.
+    /// If [`FixedWindowBuilder::rules`](crate::builder::FixedWindowBuilder::rules) would return an
+    /// error. In a constant or a static, this is a compile error.
     ///
     /// ```
     /// # use core::time::Duration;

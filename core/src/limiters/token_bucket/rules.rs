@@ -83,8 +83,8 @@ impl TokenBucketRules {
     ///
     /// # Panics
     ///
-    /// If [`TokenBucketBuilder::rules`](crate::builder::TokenBucketBuilder::rules) would return an error. In
-    /// a constant or a static, this is a compile error.
+    /// If [`TokenBucketBuilder::rules`](crate::builder::TokenBucketBuilder::rules) would return an
+    /// error. In a constant or a static, this is a compile error.
     ///
     /// ```
     /// # use portcullis_core::Rate;
