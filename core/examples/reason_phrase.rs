@@ -92,7 +92,7 @@ fn main() {
 #[cfg(test)]
 mod tests {
     use portcullis_core::metadata::{self, USED_SHARE};
-    use portcullis_core::{AllOf, LeasePool, Rate};
+    use portcullis_core::{AllOf, LeasePool, Rate, Receipt};
 
     use super::*;
 

@@ -45,7 +45,7 @@ impl<T: Limits> Limiter for AllOf<T> {
     #[inline]
     fn decide(&self, ask: Ask<'_>) -> Answer {
         let (when, n, how) = (ask.when, ask.permits, ask.how);
-        let granted = match ask.tell {
+        let keep = match ask.tell {
             Tell::Detail(seen) => {
                 let detail = match how {
                     How::Look => self.explain(when.earliest(), n),
@@ -65,17 +65,21 @@ impl<T: Limits> Limiter for AllOf<T> {
                     Err(stop) => self.stopped(stop),
                 };
             }
-            Tell::Receipts(receipts) => self.take_with_receipts(when, n, how, receipts),
-            Tell::Grant(keep) => {
-                let rest = || if keep() { Ok(()) } else { Err(Stop::Undone) };
-                self.request(when, n, how, None).grant(rest)
+            Tell::Receipts(receipts) => {
+                if let Some(granted) = self.take_with_receipts(when, n, how, receipts) {
+                    return self.taken(granted);
+                }
+                None
             }
-            Tell::Nothing => self.request(when, n, how, None).grant(|| Ok(())),
+            Tell::Grant(keep) => Some(keep),
+            Tell::Nothing => None,
         };
-        match granted {
-            Ok(()) => Answer::Granted(Receipt::NONE),
-            Err(stop) => self.stopped(stop),
-        }
+        // One take for all that a caller may want to be told: it is large.
+        let rest = || match keep.is_none_or(|keep| keep()) {
+            true => Ok(()),
+            false => Err(Stop::Undone),
+        };
+        self.taken(self.request(when, n, how, None).grant(rest))
     }
 
     /// A refund with the receipts of all limits refunds to each limit as many permits as it can
@@ -179,18 +183,27 @@ impl<T: Limits> AllOf<T> {
         }
     }
 
-    /// Stores the receipts of up to eight limits. With more limits, stores none.
+    #[inline(always)]
+    fn taken(&self, granted: Result<(), Stop>) -> Answer {
+        match granted {
+            Ok(()) => Answer::Granted(Receipt::NONE),
+            Err(stop) => self.stopped(stop),
+        }
+    }
+
+    /// Takes, and stores the receipts of up to eight limits. Returns `None` if there are none to
+    /// store: there are more limits, or the request takes nothing.
     fn take_with_receipts(
         &self,
         when: When,
         n: u32,
         how: How,
         receipts: &mut Receipts,
-    ) -> Result<(), Stop> {
+    ) -> Option<Result<(), Stop>> {
         receipts.clear();
         let now = when.earliest();
         if self.limits.len() > Receipts::MOST || n == 0 || self.peek_at(now, n).is_err() {
-            return self.request(when, n, how, None).grant(|| Ok(()));
+            return None;
         }
         let taken = Taken {
             limits: self,
@@ -205,11 +218,11 @@ impl<T: Limits> AllOf<T> {
             };
             match answer {
                 Answer::Granted(receipt) => taken.receipts.push(receipt),
-                answer => return Err(self.request(when, n, how, None).stop(index, answer)),
+                answer => return Some(Err(self.request(when, n, how, None).stop(index, answer))),
             }
         }
         mem::forget(taken);
-        Ok(())
+        Some(Ok(()))
     }
 
     fn refund(

@@ -397,12 +397,44 @@ impl<'a> Ask<'a> {
     /// ```
     #[inline(always)]
     pub fn put_to<L: Limiter + ?Sized>(self, limiter: &L) -> Answer {
-        match self.tell {
-            Tell::Grant(keep) => {
-                let (when, permits, how) = (self.when, self.permits, self.how);
-                grant_then(limiter, (when, permits, how), keep)
+        let Self {
+            when,
+            permits,
+            how,
+            plan,
+            tell,
+        } = self;
+        let (mut keep, seen, receipts) = match tell {
+            Tell::Grant(keep) => (Some(keep), None, None),
+            Tell::Detail(seen) => (None, Some(seen), None),
+            Tell::Receipts(receipts) => (None, None, Some(receipts)),
+            Tell::Nothing => (None, None, None),
+        };
+        let must_tell = keep.is_some();
+        let mut is_told = false;
+        let mut told = || {
+            is_told = true;
+            keep.as_mut().is_none_or(|keep| keep())
+        };
+        let tell = match (seen, receipts) {
+            (Some(seen), _) => Tell::Detail(seen),
+            (None, Some(receipts)) => Tell::Receipts(receipts),
+            (None, None) if must_tell => Tell::Grant(&mut told),
+            (None, None) => Tell::Nothing,
+        };
+        // One question, whatever is told: where the request is not a constant, it is much code.
+        let answer = limiter.decide(Ask {
+            when,
+            permits,
+            how,
+            plan,
+            tell,
+        });
+        match (answer, keep) {
+            (Answer::Granted(receipt), Some(keep)) if !is_told => {
+                keep_or_undo(limiter, when.earliest(), permits, receipt, keep)
             }
-            _ => limiter.decide(self),
+            (answer, _) => answer,
         }
     }
 }
@@ -424,27 +456,19 @@ impl Ask<'_> {
 }
 
 #[cold]
-fn grant_then<L: Limiter + ?Sized>(
+#[inline(never)]
+fn keep_or_undo<L: Limiter + ?Sized>(
     limiter: &L,
-    (when, permits, how): (When, u32, How),
+    now: Timestamp,
+    permits: u32,
+    receipt: Receipt,
     keep: &mut dyn FnMut() -> bool,
 ) -> Answer {
-    let mut is_told = false;
-    let mut tell = || {
-        is_told = true;
-        keep()
-    };
-    let ask = Ask::new(when, permits, how);
-    match limiter.decide(ask.telling(Tell::Grant(&mut tell))) {
-        Answer::Granted(receipt) if !is_told => {
-            let undo = UndoOnDrop::new(limiter, when.earliest(), permits, receipt);
-            if keep() {
-                Answer::Granted(undo.into_receipt())
-            } else {
-                Answer::Undone
-            }
-        }
-        answer => answer,
+    let undo = UndoOnDrop::new(limiter, now, permits, receipt);
+    if keep() {
+        Answer::Granted(undo.into_receipt())
+    } else {
+        Answer::Undone
     }
 }
 

@@ -388,7 +388,7 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     }
 
     /// Starts the holds that follow from the inner limiter's `decision`.
-    #[inline(always)]
+    #[inline]
     fn note(&self, now: Timestamp, n: u32, decision: Result<(), Denied>) {
         let used = match decision {
             _ if n == 0 => return,
