@@ -91,8 +91,9 @@ fn main() {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_core::limiter::Receipt;
     use portcullis_core::metadata::{self, USED_SHARE};
-    use portcullis_core::{AllOf, LeasePool, Rate, Receipt};
+    use portcullis_core::{AllOf, LeasePool, Rate};
 
     use super::*;
 

@@ -13,8 +13,10 @@ mod limiters;
 use draws::Draws;
 use limiters::own::Own;
 use limiters::{ForEach, Kind, Subject, for_each};
+use portcullis_core::limiter::Receipt;
+use portcullis_core::state::Word;
 use portcullis_core::{
-    Concurrency, Counted, Limiter, LimiterExt, Penalty, Rate, Receipt, Timestamp, TokenBucket, Word,
+    Concurrency, Counted, Limiter, LimiterExt, Penalty, Rate, Timestamp, TokenBucket,
 };
 
 const TIME: Duration = Duration::from_micros(1);
