@@ -694,7 +694,7 @@ fn grant_named_twice<T: Limits>(
     n: u32,
     how: How,
     whole: &T,
-    rest: &mut dyn FnMut() -> Result<(), Stop>,
+    rest: impl FnOnce() -> Result<(), Stop>,
 ) -> Result<(), Stop> {
     let request = Request::<_, false, true> {
         when: When::At(now),
@@ -989,11 +989,7 @@ impl<T: Limits> Request<'_, T, false, false> {
         } = self;
         if !whole.are_distinct() {
             return match when {
-                When::At(now) => {
-                    let mut rest = Some(rest);
-                    let mut rest = || rest.take().map_or(Ok(()), |rest| rest());
-                    grant_named_twice(now, n, how, whole, &mut rest)
-                }
+                When::At(now) => grant_named_twice(now, n, how, whole, rest),
                 When::Within(_) => Err(Stop::TimeMatters),
             };
         }

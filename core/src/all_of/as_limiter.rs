@@ -1,6 +1,8 @@
 use core::mem;
 
-use crate::all_of::{AllOf, DeniedBy, DetailBy, Limits, Receipts, Stop, beyond_count, times_over};
+use crate::all_of::{
+    AllOf, DeniedBy, DetailBy, Kept, Limits, Receipts, Stop, beyond_count, times_over,
+};
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::Detail;
 use crate::limiter::metadata::{self, Metadata, Used};
@@ -75,11 +77,7 @@ impl<T: Limits> Limiter for AllOf<T> {
             Tell::Nothing => None,
         };
         // One take for all that a caller may want to be told: it is large.
-        let rest = || match keep.is_none_or(|keep| keep()) {
-            true => Ok(()),
-            false => Err(Stop::Undone),
-        };
-        self.taken(self.request(when, n, how, None).grant(rest))
+        self.taken(self.request(when, n, how, None).grant(kept_by(keep)))
     }
 
     /// A refund with the receipts of all limits refunds to each limit as many permits as it can
@@ -162,14 +160,25 @@ impl<T: Limits> Limiter for AllOf<T> {
     }
 }
 
+/// What follows the take from all limits: whether the caller keeps the permits, if it wants to be
+/// asked.
+#[inline(always)]
+fn kept_by(keep: Option<&mut dyn FnMut() -> bool>) -> impl FnOnce() -> Result<(), Stop> {
+    || match keep.is_none_or(|keep| keep()) {
+        true => Ok(()),
+        false => Err(Stop::Undone),
+    }
+}
+
 impl<T: Limits> AllOf<T> {
     fn take_explained(&self, now: Timestamp, n: u32) -> Detail {
-        let (lease, DetailBy { detail, .. }) = self.try_acquire_explained_at(now, n);
-        match lease {
-            Ok(lease) => {
-                lease.forget();
-                detail
-            }
+        let kept = Kept::new(None);
+        let taken = self.request(now, n, How::Take, Some(&kept));
+        let taken = taken.grant(kept_by(None));
+        let taken = taken.map_err(|stop| stop.denial(now, n));
+        let DetailBy { detail, .. } = self.detail(now, n, taken, kept.get());
+        match taken {
+            Ok(()) => detail,
             Err(by) => self.denied_by(by, detail),
         }
     }
