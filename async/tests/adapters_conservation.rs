@@ -26,9 +26,8 @@ use portcullis_async::{
     LeasedStream, LimitedRead, LimitedSink, LimitedStream, LimitedWrite, Queue, QueueClock,
     Refused, Rejected, SinkError, ThreadTimer,
 };
-use portcullis_core::{
-    Clock, Concurrency, Lease, Limiter, QueueLimiter, Rate, Timestamp, TokenBucket,
-};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::{Clock, Concurrency, Lease, Limiter, Rate, Timestamp, TokenBucket};
 use support::random::Random;
 use support::{Undriven, undriven, waker};
 use tokio::io as tokio_io;

@@ -16,10 +16,12 @@ use allocations::allocations;
 use portcullis_async::{
     Acquire, KeyedQueue, Next, NoTimer, Order, Queue, ReentrantTimer, Rejected, Timer,
 };
+use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::state::NativeWord;
 use portcullis_core::{
-    AllOf, Clock, Concurrency, ConcurrencyRules, Keyed, Limiter, LimiterExt, Line, ManualClock,
-    MonotonicClock, NativeWord, QueueLimiter, Rate, Retry, Seed, SettingsError, Timestamp,
-    TokenBucket,
+    AllOf, Clock, Concurrency, Keyed, Limiter, LimiterExt, ManualClock, MonotonicClock, Rate,
+    Retry, SettingsError, Timestamp, TokenBucket,
 };
 
 /// A timer that never wakes.

@@ -5,10 +5,10 @@ mod support;
 use std::sync::Arc;
 
 use portcullis_async::{Acquire, Next, Order, Queue, Rejected};
-use portcullis_core::{
-    AdjustableBucket, Carry, Concurrency, Keyed, Line, QueueLimiter, Rate, Retry, Seed, Timestamp,
-    TokenBucket,
-};
+use portcullis_core::keyed::{Line, Seed};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::state::Carry;
+use portcullis_core::{AdjustableBucket, Concurrency, Keyed, Rate, Retry, Timestamp, TokenBucket};
 use support::{Hand, SECOND, START, Shared, Task, available, now, permits, queue};
 
 const fn secs(seconds: u64) -> Timestamp {

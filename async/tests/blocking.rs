@@ -8,9 +8,9 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use portcullis_async::{Acquire, NoTimer, Queue, QueueClock, Rejected};
+use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{
-    Clock, Concurrency, Limiter, LimiterExt, MonotonicClock, QueueLimiter, Rate, Retry, Timestamp,
-    TokenBucket,
+    Clock, Concurrency, Limiter, LimiterExt, MonotonicClock, Rate, Retry, Timestamp, TokenBucket,
 };
 use support::{SECOND, START, Task, now, permits};
 

@@ -7,10 +7,9 @@ use core::task::{Context, Waker};
 use std::sync::Arc;
 
 use portcullis_async::{KeyedQueue, Order, QueueKey};
-use portcullis_core::{
-    Address, AllOf, ByAddress, Concurrency, ConcurrencyRules, Key, KeyHash, Keyed, Keys, Limiter,
-    LimitersByAddress, Line, QueueKeys, Seed, Timeless, Timestamp,
-};
+use portcullis_core::keyed::{Address, ConcurrencyRules, Key, KeyHash, Line, Seed};
+use portcullis_core::queue::{ByAddress, Keys, LimitersByAddress, QueueKeys};
+use portcullis_core::{AllOf, Concurrency, Keyed, Limiter, Timeless, Timestamp};
 
 type Table = Keyed<ConcurrencyRules, [Line; 8], Seed>;
 

@@ -14,10 +14,12 @@ use std::sync::Arc;
 use std::thread;
 
 use portcullis_async::{Acquire, KeyedQueue, Next, Order, Queue, QueueCounts, Rejected};
+use portcullis_core::keyed::{ConcurrencyRules, Line, Seed, TokenBucketRules};
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, Returned};
+use portcullis_core::queue::{QueueKeys, QueueLimiter};
 use portcullis_core::{
-    Answer, Ask, Back, Concurrency, ConcurrencyRules, Counted, Denied, FixedWindow, Idle, Keyed,
-    Lease, Limiter, LimiterExt, Line, ManualClock, QueueKeys, QueueLimiter, Rate, Read, Reading,
-    Receipt, Retry, Returned, Seed, SlidingWindow, Timestamp, TokenBucket, TokenBucketRules,
+    Concurrency, Counted, Denied, FixedWindow, Keyed, Lease, Limiter, LimiterExt, ManualClock,
+    Rate, Retry, SlidingWindow, Timestamp, TokenBucket,
 };
 use support::{Hand, Task, now};
 

@@ -12,9 +12,11 @@ use std::sync::Arc;
 use std::thread;
 
 use portcullis_async::{Acquire, Next, Queue, Rejected};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::state::Carry;
 use portcullis_core::{
-    AdjustableBucket, Carry, Clock, Concurrency, FixedWindow, Lease, LimiterExt, ManualClock,
-    QueueLimiter, Rate, Retry, Timestamp, TokenBucket, Unlimited,
+    AdjustableBucket, Clock, Concurrency, FixedWindow, Lease, LimiterExt, ManualClock, Rate, Retry,
+    Timestamp, TokenBucket, Unlimited,
 };
 use support::{Hand, Manual, Task, available, now, permits, queue};
 

@@ -24,9 +24,10 @@ use portcullis_async::channel::{
 use portcullis_async::{
     Acquire, KeyedQueue, Next, Order, PerItem, Queue, QueueKey, Refused, Rejected, ThreadTimer,
 };
+use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
+use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{
-    Concurrency, ConcurrencyRules, Denied, Keyed, Limiter, Line, ManualClock, QueueLimiter, Rate,
-    Retry, Seed, Timestamp, TokenBucket,
+    Concurrency, Denied, Keyed, Limiter, ManualClock, Rate, Retry, Timestamp, TokenBucket,
 };
 use support::{Hand, Manual, START, Task, available, now, queue, waker};
 

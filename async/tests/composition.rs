@@ -6,9 +6,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use portcullis_async::{Next, Rejected};
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, Returned};
+use portcullis_core::queue::{QueueLimiter, Replenishing};
 use portcullis_core::{
-    AllOf, Answer, Ask, Back, Concurrency, Denied, FixedWindow, Idle, Limiter, LimiterExt,
-    QueueLimiter, Rate, Read, Reading, Receipt, Replenishing, Retry, Returned, Timestamp,
+    AllOf, Concurrency, Denied, FixedWindow, Limiter, LimiterExt, Rate, Retry, Timestamp,
     TokenBucket,
 };
 use support::{SECOND, START, Task, available, newest_first, now, permits, queue};

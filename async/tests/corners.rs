@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use portcullis_async::{Acquire, KeyedQueue, NoTimer, Queue, Rejected, ThreadTimer, Timer};
-use portcullis_core::{
-    Answer, Ask, Back, Clock, Concurrency, ConcurrencyRules, Denied, Keyed, Lease, Limiter, Line,
-    MonotonicClock, QueueLimiter, Read, Reading, Retry, Returned, Seed,
-};
+use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
+use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::{Clock, Concurrency, Denied, Keyed, Lease, Limiter, MonotonicClock, Retry};
 use support::{Hand, START, Shared, Task, available, now, permits, queue, waker};
 
 /// Waiters are woken in batches, and wakers run between them: `uses` runs in the first one.

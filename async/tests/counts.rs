@@ -8,9 +8,11 @@ use core::time::Duration;
 use std::thread;
 
 use portcullis_async::{KeyedQueue, Order, Queue, Rejected};
+use portcullis_core::counts::{Counts, Tally};
+use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
 use portcullis_core::{
-    AllOf, Concurrency, ConcurrencyRules, Counted, Counts, Keyed, Limiter, Line, ManualClock, Rate,
-    Seed, Tally, Timeless, Timestamp, TokenBucket,
+    AllOf, Concurrency, Counted, Keyed, Limiter, ManualClock, Rate, Timeless, Timestamp,
+    TokenBucket,
 };
 use support::{Task, now};
 

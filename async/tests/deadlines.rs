@@ -5,9 +5,10 @@ mod support;
 use std::sync::Arc;
 
 use portcullis_async::{Acquire, Next, Order, Rejected};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::state::Carry;
 use portcullis_core::{
-    AdjustableBucket, Carry, Clock, Concurrency, FixedWindow, QueueLimiter, Rate, Retry, Timestamp,
-    TokenBucket,
+    AdjustableBucket, Clock, Concurrency, FixedWindow, Rate, Retry, Timestamp, TokenBucket,
 };
 use support::random::Random;
 use support::{Manual, SECOND, START, Task, available, newest_first, now, permits, queue};

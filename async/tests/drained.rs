@@ -6,9 +6,10 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use portcullis_async::{Drained, KeyedQueue, Next, Order, Queue, Rejected};
+use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
+use portcullis_core::queue::{QueueKeys, QueueLimiter};
 use portcullis_core::{
-    AllOf, Answer, Ask, Back, Concurrency, Denied, Keyed, KeyedArray, Limiter, ManualClock,
-    QueueKeys, QueueLimiter, Rate, Read, Reading, Retry, Returned, TokenBucket,
+    AllOf, Concurrency, Denied, Keyed, KeyedArray, Limiter, ManualClock, Rate, Retry, TokenBucket,
 };
 use support::random::Random;
 use support::{

@@ -15,10 +15,8 @@ use std::thread;
 use portcullis_async::{
     Acquire, Next, NoTimer, Queue, ReentrantTimer, Rejected, ThreadTimer, Timer,
 };
-use portcullis_core::{
-    Answer, Ask, Back, Clock, Concurrency, Idle, MonotonicClock, Rate, Read, Reading, Retry,
-    Returned, Timestamp, TokenBucket,
-};
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Returned};
+use portcullis_core::{Clock, Concurrency, MonotonicClock, Rate, Retry, Timestamp, TokenBucket};
 use support::{Hand, Shared, Task, permits, queue, waker};
 
 const fn secs(seconds: u64) -> Timestamp {
@@ -211,7 +209,9 @@ fn a_driver_beside_an_attendant_takes_nothing_over() {
 mod releases {
     use super::*;
     use portcullis_async::{RawLock, ThreadLock};
-    use portcullis_core::{Denied, Limiter, QueueLimiter, Receipt};
+    use portcullis_core::limiter::Receipt;
+    use portcullis_core::queue::QueueLimiter;
+    use portcullis_core::{Denied, Limiter};
 
     static HELD_BY_ANOTHER: AtomicBool = AtomicBool::new(false);
 

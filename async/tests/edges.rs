@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use portcullis_async::{Acquire, Next, NoTimer, Order, Queue, Rejected};
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, Returned};
+use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{
-    Answer, Ask, Back, Clock, Concurrency, Denied, Idle, Limiter, LimiterExt, ManualClock,
-    MonotonicClock, QueueLimiter, Rate, Read, Reading, Receipt, Retry, Returned, Timestamp,
-    TokenBucket,
+    Clock, Concurrency, Denied, Limiter, LimiterExt, ManualClock, MonotonicClock, Rate, Retry,
+    Timestamp, TokenBucket,
 };
 use support::{FreesOnDenial, Task, Watched, now, waker};
 

@@ -14,10 +14,8 @@ use futures_executor::block_on;
 use portcullis_async::{
     KeyedQueue, Next, Order, Queue, ReentrantTimer, Rejected, ThreadTimer, Timer,
 };
-use portcullis_core::{
-    Clock, Concurrency, Keyed, Line, MonotonicClock, Rate, Seed, Timestamp, TokenBucket,
-    TokenBucketRules,
-};
+use portcullis_core::keyed::{Line, Seed, TokenBucketRules};
+use portcullis_core::{Clock, Concurrency, Keyed, MonotonicClock, Rate, Timestamp, TokenBucket};
 use support::random::Random;
 use support::{Hand, Task, permits, queue, waker};
 

@@ -15,9 +15,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use portcullis_async::{Acquire, Next, NoTimer, Queue, ReentrantTimer, Rejected, Timer, Waited};
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, Returned};
+use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{
-    AllOf, Answer, Ask, Back, Clock, Concurrency, Denied, Idle, Lease, Limiter, ManualClock,
-    QueueLimiter, Rate, Read, Reading, Receipt, Retry, Returned, Timestamp, TokenBucket,
+    AllOf, Clock, Concurrency, Denied, Lease, Limiter, ManualClock, Rate, Retry, Timestamp,
+    TokenBucket,
 };
 use support::{
     FreesOnDenial, Hand, START, Task, Watched, available, newest_first, now, permits, queue,

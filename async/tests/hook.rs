@@ -6,9 +6,9 @@ use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portcullis_async::{Hook, Order, Outcome, Queue, Rejected, Waited};
-use portcullis_core::{
-    Concurrency, ConcurrencyRules, Keyed, Line, QueueLimiter, Rate, Seed, Timestamp, TokenBucket,
-};
+use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::{Concurrency, Keyed, Rate, Timestamp, TokenBucket};
 use support::{Hand, Task, now, permits};
 
 /// Records the calls of the hook.

@@ -9,10 +9,13 @@ use core::task::Poll;
 use core::time::Duration;
 
 use portcullis_async::{Acquire, KeyedQueue, NoTimer, Queue, QueueClock, Rejected, ThreadTimer};
+use portcullis_core::clock::Interval;
+use portcullis_core::counts::Counts;
+use portcullis_core::keyed::{Line, Seed, TokenBucketRules};
+use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{
-    AllOf, Clock, Concurrency, Counted, Counts, FixedWindow, Interval, Keyed, Lease, Line,
-    MonotonicClock, QueueLimiter, Rate, Seed, SlidingWindow, Timestamp, TokenBucket,
-    TokenBucketRules,
+    AllOf, Clock, Concurrency, Counted, FixedWindow, Keyed, Lease, MonotonicClock, Rate,
+    SlidingWindow, Timestamp, TokenBucket,
 };
 use support::random::Random;
 use support::{SECOND, Task, now, permits};

@@ -18,9 +18,11 @@ use futures_util::io as futures;
 use portcullis_async::{
     KeyedQueue, LimitedRead, LimitedWrite, Next, Order, Queue, QueueKey, Rejected,
 };
+use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::state::Carry;
 use portcullis_core::{
-    AdjustableBucket, Carry, Clock, Concurrency, ConcurrencyRules, Keyed, Line, QueueLimiter, Rate,
-    Retry, Seed, Timestamp, TokenBucket, Unlimited,
+    AdjustableBucket, Clock, Concurrency, Keyed, Rate, Retry, Timestamp, TokenBucket, Unlimited,
 };
 use support::{Hand, Manual, START, Task, available, now, permits, queue, waker};
 use tokio::io as tokio_io;

@@ -18,10 +18,11 @@ use allocations::allocations;
 use portcullis_async::{
     Acquire, KeyedQueue, Next, Order, Outcome, QueueClock, QueueKey, Rejected, ThreadTimer, Waited,
 };
+use portcullis_core::keyed::{ConcurrencyRules, FixedWindowRules, Line, Seed, TokenBucketRules};
+use portcullis_core::queue::{Keys, QueueKeys};
 use portcullis_core::{
-    AllOf, Clock, Concurrency, ConcurrencyRules, Denied, FixedWindow, FixedWindowRules, Keyed,
-    KeyedArray, KeyedList, Keys, Lease, Limiter, LimiterExt, Line, ManualClock, QueueKeys, Rate,
-    Retry, Seed, Timestamp, TokenBucket, TokenBucketRules,
+    AllOf, Clock, Concurrency, Denied, FixedWindow, Keyed, KeyedArray, KeyedList, Lease, Limiter,
+    LimiterExt, ManualClock, Rate, Retry, Timestamp, TokenBucket,
 };
 use support::random::Random;
 use support::{Hand, START, Task, now, permits, waker};

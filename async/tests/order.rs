@@ -3,9 +3,8 @@
 mod support;
 
 use portcullis_async::{Next, Order, QueueCounts, Rejected};
-use portcullis_core::{
-    AllOf, Concurrency, Denied, Idle, Limiter, LimiterExt, Rate, Retry, TokenBucket,
-};
+use portcullis_core::limiter::Idle;
+use portcullis_core::{AllOf, Concurrency, Denied, Limiter, LimiterExt, Rate, Retry, TokenBucket};
 use support::{SECOND, START, Task, available, newest_first, now, permits, queue};
 
 mod order {

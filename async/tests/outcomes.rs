@@ -7,8 +7,9 @@ mod support;
 use core::time::Duration;
 
 use portcullis_async::{KeyedQueue, Queue, Rejected};
+use portcullis_core::builder::Threshold;
 use portcullis_core::{
-    AllOf, Concurrency, Denied, Escalation, KeyedArray, ManualClock, Penalty, Threshold, Timestamp,
+    AllOf, Concurrency, Denied, Escalation, KeyedArray, ManualClock, Penalty, Timestamp,
 };
 use support::{Task, now};
 

@@ -3,7 +3,8 @@
 mod support;
 
 use portcullis_async::{Order, Outcome, Oversized, Queue, Rejected, Waited};
-use portcullis_core::{AdjustableBucket, Carry, Concurrency, ManualClock, Rate, Retry, Timestamp};
+use portcullis_core::state::Carry;
+use portcullis_core::{AdjustableBucket, Concurrency, ManualClock, Rate, Retry, Timestamp};
 use support::{Hand, Task, now, permits, queue};
 
 fn permits_of(limit: u32) -> Queue<Concurrency, Hand> {

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::thread;
 
 use portcullis_async::{KeyedQueue, NoTimer, Queue, Rejected};
+use portcullis_core::keyed::{ConcurrencyRules, Line, Seed, TokenBucketRules};
 use portcullis_core::{
-    Concurrency, ConcurrencyRules, Denied, Keyed, Line, ManualClock, MonotonicClock, Rate, Retry,
-    Seed, Timeless, Timestamp, TokenBucket, TokenBucketRules,
+    Concurrency, Denied, Keyed, ManualClock, MonotonicClock, Rate, Retry, Timeless, Timestamp,
+    TokenBucket,
 };
 use support::{Task, now, permits};
 

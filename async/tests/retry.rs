@@ -5,9 +5,11 @@ mod support;
 use core::time::Duration;
 
 use portcullis_async::{KeyedQueue, Next, Order, Rejected};
+use portcullis_core::keyed::{Line, Seed};
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Returned};
+use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{
-    AllOf, Answer, Ask, Back, Concurrency, Denied, FixedWindow, Idle, Keyed, Limiter, Line,
-    QueueLimiter, Rate, Read, Reading, Retry, Returned, Seed, SlidingWindow, Timestamp,
+    AllOf, Concurrency, Denied, FixedWindow, Keyed, Limiter, Rate, Retry, SlidingWindow, Timestamp,
     TokenBucket,
 };
 use support::random::Random;

@@ -6,9 +6,11 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 
 use portcullis_async::{Next, Order};
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, Returned};
+use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{
-    Answer, Ask, Back, Clock, Concurrency, Denied, FixedWindow, Idle, Limiter, QueueLimiter, Rate,
-    Read, Reading, Receipt, Retry, Returned, SlidingWindow, Timestamp, TokenBucket,
+    Clock, Concurrency, Denied, FixedWindow, Limiter, Rate, Retry, SlidingWindow, Timestamp,
+    TokenBucket,
 };
 use support::{Manual, SECOND, START, Task, now, permits, queue};
 

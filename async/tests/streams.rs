@@ -22,10 +22,9 @@ use portcullis_async::{
     KeyedQueue, LeasedStream, LimitedSink, LimitedStream, Order, PerItem, QueueKey, Refused,
     Rejected, SinkError, Waited,
 };
-use portcullis_core::{
-    Clock, Concurrency, ConcurrencyRules, Keyed, Line, QueueLimiter, Rate, Retry, Seed, Timestamp,
-    TokenBucket, Unlimited,
-};
+use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::{Clock, Concurrency, Keyed, Rate, Retry, Timestamp, TokenBucket, Unlimited};
 use support::{Hand, Manual, Task, available, newest_first, now, permits, queue, waker};
 
 const fn ms(millis: u64) -> Timestamp {

@@ -3,8 +3,9 @@
 mod support;
 
 use portcullis_async::Next;
+use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{
-    Clock, Concurrency, FixedWindow, QueueLimiter, Rate, SlidingWindow, Timestamp, TokenBucket,
+    Clock, Concurrency, FixedWindow, Rate, SlidingWindow, Timestamp, TokenBucket,
 };
 use support::{SECOND, START, Task, Undriven, available, newest_first, now, permits, undriven};
 

@@ -12,9 +12,10 @@ use futures_executor::block_on;
 use futures_util::{StreamExt, stream};
 use own::Own;
 use portcullis_async::{Acquire, Order, Queue, Rejected, ThreadTimer};
+use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{
-    AllOf, Concurrency, Counted, Escalation, FixedWindow, LimiterExt, Penalty, QueueLimiter, Rate,
-    SlidingWindow, Timestamp, TokenBucket, Unlimited,
+    AllOf, Concurrency, Counted, Escalation, FixedWindow, LimiterExt, Penalty, Rate, SlidingWindow,
+    Timestamp, TokenBucket, Unlimited,
 };
 use support::random::Random;
 use support::{SECOND, Task, Undriven, available, permits, undriven};

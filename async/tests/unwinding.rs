@@ -11,9 +11,10 @@ use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use portcullis_async::{Acquire, NoTimer, Queue, ReentrantTimer, Timer};
+use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
+use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{
-    Answer, Ask, Back, Clock, Concurrency, Denied, Lease, Limiter, QueueLimiter, Rate, Read,
-    Reading, Retry, Returned, Timestamp, TokenBucket,
+    Clock, Concurrency, Denied, Lease, Limiter, Rate, Retry, Timestamp, TokenBucket,
 };
 use support::{Hand, START, Task, available, now, permits, queue, waker};
 

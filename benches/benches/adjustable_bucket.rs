@@ -6,7 +6,8 @@ use core::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use crossbeam_utils::CachePadded;
-use portcullis_core::{AdjustableBucket, Carry, Rate, Timestamp};
+use portcullis_core::state::Carry;
+use portcullis_core::{AdjustableBucket, Rate, Timestamp};
 
 use crate::support::{Pressure, bench, group};
 

@@ -5,7 +5,8 @@ mod support;
 use core::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use portcullis_core::{Keyed, Line, RandomSeed, Rate, Timestamp, TokenBucket, TokenBucketRules};
+use portcullis_core::keyed::{Line, RandomSeed, TokenBucketRules};
+use portcullis_core::{Keyed, Rate, Timestamp, TokenBucket};
 
 use crate::support::{Pressure, bench, group};
 

@@ -13,10 +13,15 @@ use core::hint::black_box;
 use core::time::Duration;
 
 use gungraun::{library_benchmark, library_benchmark_group, main};
+use portcullis_core::clock::Interval;
+use portcullis_core::keyed::{Line, Seed, TokenBucketRules};
+use portcullis_core::leases::LeaseId;
+use portcullis_core::parts::Slice;
+use portcullis_core::state::{Carry, Word};
 use portcullis_core::{
-    AdjustableBucket, AllOf, Carry, Clock, Clocked, Concurrency, Counted, Denied, Interval, Keyed,
-    KeyedList, LeaseId, LeasePool, Limiter, LimiterExt, Line, ManualClock, Penalty, Rate, Retry,
-    Seed, Slice, SlicedBucket, SlidingWindow, Timestamp, TokenBucket, TokenBucketRules, Word,
+    AdjustableBucket, AllOf, Clock, Clocked, Concurrency, Counted, Denied, Keyed, KeyedList,
+    LeasePool, Limiter, LimiterExt, ManualClock, Penalty, Rate, Retry, SlicedBucket, SlidingWindow,
+    Timestamp, TokenBucket,
 };
 
 /// Operations per bench.

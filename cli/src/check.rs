@@ -4,7 +4,8 @@ use core::fmt::Write as _;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use portcullis_core::{Detail, Timestamp};
+use portcullis_core::Timestamp;
+use portcullis_core::limiter::Detail;
 use portcullis_policy::{Considered, Explained, Mismatch, Outcome, Policy, Request};
 
 use crate::args::{CheckArgs, RequestArgs};

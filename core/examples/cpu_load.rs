@@ -8,11 +8,9 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use core::time::Duration;
 use std::time::Instant;
 
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, Returned};
 use portcullis_core::metadata::{self, Name, REASON_PHRASE, USED_SHARE, Used};
-use portcullis_core::{
-    Answer, Ask, Back, Denied, Idle, Limiter, LimiterExt, Read, Reading, Receipt, Retry, Returned,
-    Timestamp,
-};
+use portcullis_core::{Denied, Limiter, LimiterExt, Retry, Timestamp};
 
 /// The load at each denial, in percent.
 const CPU_LOAD: Name<u8> = Name::new("CPU_LOAD");

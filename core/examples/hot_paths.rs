@@ -19,11 +19,14 @@
 #[path = "../tests/support/registry.rs"]
 mod registry;
 
+use portcullis_core::clock::Interval;
+use portcullis_core::keyed::{FixedWindowRules, KeyLimiter, Line, TokenBucketRules};
+use portcullis_core::leases::{ClaimError, LeaseId, StaleId};
+use portcullis_core::limiter::Receipt;
+use portcullis_core::parts::{ConcurrencyShare, Slice};
 use portcullis_core::{
-    ClaimError, Concurrency, ConcurrencyShare, Denied, FixedWindow, FixedWindowRules, Interval,
-    KeyLimiter, Keyed, KeyedList, Lease, LeaseId, LeasePool, LimiterExt, Line, Receipt, Slice,
-    SlicedBucket, SlidingWindow, StaleId, StripedConcurrency, Timestamp, TokenBucket,
-    TokenBucketRules, WarmingBucket,
+    Concurrency, Denied, FixedWindow, Keyed, KeyedList, Lease, LeasePool, LimiterExt, SlicedBucket,
+    SlidingWindow, StripedConcurrency, Timestamp, TokenBucket, WarmingBucket,
 };
 
 macro_rules! acquires {

@@ -5,10 +5,10 @@
 
 use core::time::Duration;
 
+use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
 use portcullis_core::metadata::{REASON_PHRASE, RETRY_AFTER};
 use portcullis_core::{
-    Answer, Ask, Back, Concurrency, Denied, FixedWindow, Limiter, LimiterExt, Read, Reading, Retry,
-    Returned, Timestamp, TokenBucket,
+    Concurrency, Denied, FixedWindow, Limiter, LimiterExt, Retry, Timestamp, TokenBucket,
 };
 
 /// A limiter whose denials carry `phrase`.

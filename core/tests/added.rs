@@ -13,7 +13,8 @@ mod draws;
 use core::time::Duration;
 
 use draws::Draws;
-use portcullis_core::{AdjustableBucket, ChangeError, Lease, Rate, Retry, Timestamp, Word};
+use portcullis_core::state::{ChangeError, Word};
+use portcullis_core::{AdjustableBucket, Lease, Rate, Retry, Timestamp};
 
 const fn secs(n: u64) -> Timestamp {
     Timestamp::from_secs(n)
@@ -191,7 +192,7 @@ mod checks {
                 secs(60),
                 Rate::per_second(1),
                 10,
-                portcullis_core::Carry::Keep,
+                portcullis_core::state::Carry::Keep,
             );
             assert_eq!(changed, Ok(()));
             assert_eq!(bucket.reset_at(secs(60), 0), Err(ChangeError::Busy));

@@ -8,9 +8,11 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use std::thread;
 
+use portcullis_core::builder::{AdjustableBucketBuilder, Setting};
+use portcullis_core::limiter::Idle;
+use portcullis_core::state::{Carry, ChangeError, Word};
 use portcullis_core::{
-    AdjustableBucket, AdjustableBucketBuilder, Carry, ChangeError, Denied, Idle, Limiter, Rate,
-    Retry, Setting, SettingsError, Timestamp, TokenBucket, Word,
+    AdjustableBucket, Denied, Limiter, Rate, Retry, SettingsError, Timestamp, TokenBucket,
 };
 
 use support::bucket::random_adjustable;

@@ -13,9 +13,11 @@ use std::sync::Mutex;
 use std::thread;
 
 use draws::Draws;
+use portcullis_core::builder::Setting;
+use portcullis_core::limiter::{Idle, Receipt};
+use portcullis_core::state::{Carry, ChangeError, Word};
 use portcullis_core::{
-    AdjustableWindow, Carry, ChangeError, Denied, FixedWindow, Idle, Limiter, Receipt, Retry,
-    Setting, SettingsError, SlidingWindow, Timestamp, Word,
+    AdjustableWindow, Denied, FixedWindow, Limiter, Retry, SettingsError, SlidingWindow, Timestamp,
 };
 use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -63,7 +65,8 @@ macro_rules! on_each {
 #[test]
 fn what_cannot_be_built_names_the_setting_and_its_bound() {
     const MOST: u64 = (1 << 48) - 1;
-    let build = |settings: portcullis_core::AdjustableWindowBuilder| settings.build().map(|_| ());
+    let build =
+        |settings: portcullis_core::builder::AdjustableWindowBuilder| settings.build().map(|_| ());
     let zero = |setting| Err(SettingsError::Zero { setting });
     let too_large = |setting, max| Err(SettingsError::TooLarge { setting, max });
     let window = AdjustableWindow::builder;

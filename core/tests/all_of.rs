@@ -21,10 +21,14 @@ use std::sync::{Barrier, Mutex};
 
 use draws::Draws;
 use limiters::{Back, Denial, ForEach, Kind, Subject};
+use portcullis_core::composition::{AllLease, DeniedBy, Limits};
+use portcullis_core::limiter::{
+    Answer, Ask, Detail, Idle, LimiterId, Read, Reading, Receipt, Returned,
+};
+use portcullis_core::state::Word;
 use portcullis_core::{
-    AllLease, AllOf, Answer, Ask, Concurrency, Counted, Denied, DeniedBy, Detail, FixedWindow,
-    Idle, Limiter, LimiterExt, LimiterId, Limits, Penalty, Rate, Read, Reading, Receipt, Retry,
-    Returned, SlidingWindow, Timestamp, TokenBucket, Unlimited, Word,
+    AllOf, Concurrency, Counted, Denied, FixedWindow, Limiter, LimiterExt, Penalty, Rate, Retry,
+    SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 
 const NOW: Timestamp = Timestamp::from_secs(5);
@@ -956,7 +960,7 @@ fn a_partial_grant_of_a_limiter_that_denies_what_it_reports_ends() {
             })
         }
 
-        fn give_back(&self, _: portcullis_core::Back<'_>) -> Returned {
+        fn give_back(&self, _: portcullis_core::limiter::Back<'_>) -> Returned {
             Returned::NOTHING
         }
 
@@ -1101,14 +1105,14 @@ fn a_limiter_written_by_hand_is_not_mistaken_for_its_first_field_and_is_asked_ea
             }
             self.take(now, n).into()
         }
-        fn give_back(&self, back: portcullis_core::Back<'_>) -> Returned {
+        fn give_back(&self, back: portcullis_core::limiter::Back<'_>) -> Returned {
             match back {
-                portcullis_core::Back::Release { permits: n } => {
+                portcullis_core::limiter::Back::Release { permits: n } => {
                     self.1.release(n);
                     self.0.release(n);
                     Returned::NOTHING
                 }
-                portcullis_core::Back::Refund {
+                portcullis_core::limiter::Back::Refund {
                     permits, receipt, ..
                 } => {
                     self.release(permits);
@@ -1385,14 +1389,14 @@ impl Limiter for Scripted<'_> {
             _ => Ok(Receipt::new(1_000 + self.place as u64)),
         })
     }
-    fn give_back(&self, back: portcullis_core::Back<'_>) -> Returned {
+    fn give_back(&self, back: portcullis_core::limiter::Back<'_>) -> Returned {
         match back {
-            portcullis_core::Back::Release { permits: n } => {
+            portcullis_core::limiter::Back::Release { permits: n } => {
                 self.called(Call::Release(self.place, n));
                 assert!(self.script != Script::PanicsInRelease, "scripted");
                 Returned::NOTHING
             }
-            portcullis_core::Back::Refund {
+            portcullis_core::limiter::Back::Refund {
                 now,
                 permits: n,
                 receipt,
@@ -1603,7 +1607,7 @@ fn a_limit_that_denies_in_the_look_is_asked_once_alone() {
             Answer::Denied(Denied::Exhausted { now, permits: n })
         }
 
-        fn give_back(&self, _: portcullis_core::Back<'_>) -> Returned {
+        fn give_back(&self, _: portcullis_core::limiter::Back<'_>) -> Returned {
             Returned::NOTHING
         }
 

@@ -10,9 +10,10 @@ mod draws;
 use core::time::Duration;
 
 use draws::Draws;
+use portcullis_core::state::Word;
 use portcullis_core::{
     AllOf, Concurrency, Denied, FixedWindow, Limiter, Rate, Retry, SlidingWindow, Timestamp,
-    TokenBucket, Unlimited, Word,
+    TokenBucket, Unlimited,
 };
 
 const MILLI: Duration = Duration::from_millis(1);

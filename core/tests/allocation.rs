@@ -9,11 +9,12 @@ use core::time::Duration;
 
 use allocations::allocations;
 use limiters::{ForEach, Kind, Subject};
+use portcullis_core::leases::{ClaimError, StaleId};
 use portcullis_core::metadata::{self, REASON_PHRASE, RETRY_AFTER, USED_SHARE};
+use portcullis_core::state::{Carry, Word};
 use portcullis_core::{
-    AdjustableBucket, AllOf, Carry, ClaimError, Clocked, Concurrency, Counted, FixedWindow,
-    LeasePool, Limiter, LimiterExt, ManualClock, Rate, SlidingWindow, StaleId, Timestamp,
-    TokenBucket, Word,
+    AdjustableBucket, AllOf, Clocked, Concurrency, Counted, FixedWindow, LeasePool, Limiter,
+    LimiterExt, ManualClock, Rate, SlidingWindow, Timestamp, TokenBucket,
 };
 
 fn at(millis: u64) -> Timestamp {
@@ -131,7 +132,7 @@ fn compositions_do_not_allocate() {
         assert_eq!(
             limits
                 .explain_at(at(0), 1)
-                .filter(portcullis_core::Detail::is_allowed)
+                .filter(portcullis_core::limiter::Detail::is_allowed)
                 .count(),
             1
         );

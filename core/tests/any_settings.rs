@@ -3,9 +3,11 @@
 
 use core::time::Duration;
 
+use portcullis_core::builder::Setting;
+use portcullis_core::keyed::IntoRules;
+use portcullis_core::state::Word;
 use portcullis_core::{
-    FixedWindow, IntoRules, Limiter, LimiterExt, Rate, Setting, SettingsError, SlidingWindow,
-    Timestamp, TokenBucket, Word,
+    FixedWindow, Limiter, LimiterExt, Rate, SettingsError, SlidingWindow, Timestamp, TokenBucket,
 };
 
 const DRAWS: u32 = 30_000;

@@ -3,10 +3,9 @@
 
 use core::time::Duration;
 
-use portcullis_core::{
-    AllOf, Attached, Detach, FixedWindow, Interval, Limiter, LimiterExt, Rate, StateWord,
-    Timestamp, TokenBucket, Word,
-};
+use portcullis_core::clock::Interval;
+use portcullis_core::state::{Attached, Detach, StateWord, Word};
+use portcullis_core::{AllOf, FixedWindow, Limiter, LimiterExt, Rate, Timestamp, TokenBucket};
 use proptest::prelude::*;
 
 /// Calls every method of a limiter with these arguments, and returns how much was granted.

@@ -7,9 +7,9 @@
 
 use core::time::Duration;
 
-use portcullis_core::{
-    AdjustableBucket, Carry, Denied, Rate, Retry, Timestamp, TokenBucket, TokenBucketBuilder,
-};
+use portcullis_core::builder::TokenBucketBuilder;
+use portcullis_core::state::Carry;
+use portcullis_core::{AdjustableBucket, Denied, Rate, Retry, Timestamp, TokenBucket};
 
 /// The largest number in bucket4j.
 const MAX: u64 = i64::MAX as u64;

@@ -10,10 +10,12 @@ use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::panic::catch_unwind;
 
+use portcullis_core::composition::Limits;
+use portcullis_core::leases::TooFewHeld;
+use portcullis_core::limiter::{Answer, Ask, Back, Detail, Idle, Read, Reading, Receipt, Returned};
 use portcullis_core::metadata::Name;
 use portcullis_core::{
-    AllOf, Answer, Ask, Back, Concurrency, Counted, Denied, Detail, Idle, Limiter, LimiterExt,
-    Limits, Rate, Read, Reading, Receipt, Retry, Returned, Timestamp, TokenBucket, TooFewHeld,
+    AllOf, Concurrency, Counted, Denied, Limiter, LimiterExt, Rate, Retry, Timestamp, TokenBucket,
 };
 
 const fn millis(n: u64) -> Timestamp {

@@ -7,10 +7,10 @@
 
 use core::time::Duration;
 
-use portcullis_core::{
-    AdjustableBucket, AdjustableBucketBuilder, Carry, Denied, Rate, Reservation, Retry, Timestamp,
-    TokenBucket, TokenBucketBuilder,
-};
+use portcullis_core::builder::{AdjustableBucketBuilder, TokenBucketBuilder};
+use portcullis_core::parts::Reservation;
+use portcullis_core::state::Carry;
+use portcullis_core::{AdjustableBucket, Denied, Rate, Retry, Timestamp, TokenBucket};
 
 const fn nanos(n: u64) -> Timestamp {
     Timestamp::from_nanos(n)

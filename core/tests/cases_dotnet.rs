@@ -8,10 +8,12 @@
 
 use core::time::Duration;
 
+use portcullis_core::builder::Setting;
+use portcullis_core::limiter::Idle;
 use portcullis_core::metadata::{self, REASON_PHRASE, RETRY_AFTER};
 use portcullis_core::{
-    Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt, Rate, Setting,
-    SettingsError, SlidingWindow, Timestamp, TokenBucket,
+    Concurrency, Counted, Denied, FixedWindow, Limiter, LimiterExt, Rate, SettingsError,
+    SlidingWindow, Timestamp, TokenBucket,
 };
 
 /// .NET `ConcurrencyLimiterTests`.

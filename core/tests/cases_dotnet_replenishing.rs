@@ -8,10 +8,12 @@
 
 use core::time::Duration;
 
+use portcullis_core::leases::StaleId;
+use portcullis_core::limiter::Idle;
 use portcullis_core::metadata::{self, RETRY_AFTER};
 use portcullis_core::{
-    Concurrency, FixedWindow, Idle, LeasePool, Limiter, LimiterExt, Rate, Retry, SlidingWindow,
-    StaleId, Timestamp, TokenBucket,
+    Concurrency, FixedWindow, LeasePool, Limiter, LimiterExt, Rate, Retry, SlidingWindow,
+    Timestamp, TokenBucket,
 };
 
 const START: Timestamp = Timestamp::ZERO;

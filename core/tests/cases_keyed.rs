@@ -7,9 +7,9 @@ use core::cell::Cell;
 use core::hash::{BuildHasher, Hash, Hasher};
 use core::time::Duration;
 
+use portcullis_core::keyed::{ConcurrencyRules, KeyedRules, Line, Seed, TokenBucketRules};
 use portcullis_core::{
-    AllOf, ConcurrencyRules, Denied, Keyed, KeyedRules, Lease, Limiter, LimiterExt, Line, Rate,
-    Retry, Seed, Timestamp, TokenBucket, TokenBucketRules,
+    AllOf, Denied, Keyed, Lease, Limiter, LimiterExt, Rate, Retry, Timestamp, TokenBucket,
 };
 
 const fn millis(n: u64) -> Timestamp {
@@ -51,7 +51,7 @@ mod clipperhouse {
         limits: &[Table<TokenBucketRules>; 2],
         key: &str,
         now: Timestamp,
-    ) -> Result<(), portcullis_core::DeniedBy> {
+    ) -> Result<(), portcullis_core::composition::DeniedBy> {
         let limits = limits.each_ref().map(|limit| *limit.key(key));
         AllOf::new(limits).try_acquire_at(now, 1).map(|_| ())
     }

@@ -6,9 +6,9 @@
 
 use core::time::Duration;
 
+use portcullis_core::builder::TokenBucketBuilder;
 use portcullis_core::{
     Clock, Denied, FixedWindow, ManualClock, Rate, Retry, Timestamp, TokenBucket,
-    TokenBucketBuilder,
 };
 
 const fn nanos(n: u64) -> Timestamp {

@@ -6,9 +6,11 @@ use std::time::Instant;
 
 #[cfg(feature = "tsc")]
 use portcullis_core::TscClock;
+use portcullis_core::keyed::{Line, Seed, TokenBucketRules};
+use portcullis_core::limiter::Idle;
 use portcullis_core::{
-    Clock, Clocked, CoarseClock, Concurrency, Idle, Keyed, Line, ManualClock, MonotonicClock, Rate,
-    Seed, Timeless, Timestamp, TokenBucket, TokenBucketRules,
+    Clock, Clocked, CoarseClock, Concurrency, Keyed, ManualClock, MonotonicClock, Rate, Timeless,
+    Timestamp, TokenBucket,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -6,7 +6,9 @@ mod support;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use portcullis_core::{Concurrency, Denied, Lease, Limiter, Retry, Slice, Timestamp, Word};
+use portcullis_core::parts::Slice;
+use portcullis_core::state::Word;
+use portcullis_core::{Concurrency, Denied, Lease, Limiter, Retry, Timestamp};
 
 use support::draws::Draws;
 use support::oracle::agrees;

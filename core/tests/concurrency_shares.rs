@@ -9,9 +9,13 @@ use core::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use core::time::Duration;
 
 use draws::Draws;
+use portcullis_core::builder::Setting;
+use portcullis_core::limiter::Idle;
+use portcullis_core::parts::ConcurrencyShare;
+use portcullis_core::state::Word;
 use portcullis_core::{
-    AllOf, ConcurrencyShare, ConcurrencyShares, Denied, Idle, Lease, Limiter, LimiterExt, Rate,
-    Retry, Setting, SettingsError, Timestamp, TokenBucket, Word,
+    AllOf, ConcurrencyShares, Denied, Lease, Limiter, LimiterExt, Rate, Retry, SettingsError,
+    Timestamp, TokenBucket,
 };
 
 const SECOND: u64 = 1_000_000_000;

@@ -12,10 +12,10 @@ mod draws;
 use core::time::Duration;
 
 use draws::Draws;
-use portcullis_core::{
-    CooldownWindow, CooldownWindowBuilder, Denied, Idle, Limiter, Receipt, Retry, Setting,
-    SettingsError, Timestamp, Word,
-};
+use portcullis_core::builder::{CooldownWindowBuilder, Setting};
+use portcullis_core::limiter::{Idle, Receipt};
+use portcullis_core::state::Word;
+use portcullis_core::{CooldownWindow, Denied, Limiter, Retry, SettingsError, Timestamp};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -3,9 +3,11 @@
 use core::time::Duration;
 use std::thread;
 
+use portcullis_core::counts::Counts;
+use portcullis_core::limiter::Refund;
 use portcullis_core::{
-    AllOf, Concurrency, CooldownWindow, Counted, Counts, Denied, Limiter, LimiterExt, Penalty,
-    Rate, Refund, Timestamp, TokenBucket, Unlimited,
+    AllOf, Concurrency, CooldownWindow, Counted, Denied, Limiter, LimiterExt, Penalty, Rate,
+    Timestamp, TokenBucket, Unlimited,
 };
 
 const NOW: Timestamp = Timestamp::ZERO;

@@ -9,10 +9,11 @@ use core::ops::Deref;
 use core::time::Duration;
 
 use draws::Draws;
+use portcullis_core::counts::{Counts, Tally};
+use portcullis_core::keyed::{ConcurrencyRules, Key, Line, Seed, TokenBucketRules};
 use portcullis_core::{
-    AllOf, Clocked, Concurrency, ConcurrencyRules, Counted, Counts, Denied, FixedWindow, Key,
-    Keyed, KeyedArray, Lease, Limiter, Line, ManualClock, Penalty, Rate, Seed, Tally, Timestamp,
-    TokenBucket, TokenBucketRules,
+    AllOf, Clocked, Concurrency, Counted, Denied, FixedWindow, Keyed, KeyedArray, Lease, Limiter,
+    ManualClock, Penalty, Rate, Timestamp, TokenBucket,
 };
 
 const TRACES: u64 = 60;

@@ -2,10 +2,8 @@
 
 use core::time::Duration;
 
-use portcullis_core::{
-    FixedWindow, IntoRules, Keyed, KeyedRules, Limiter, LimiterExt, Line, PendingClaim, Rate, Seed,
-    Timestamp, TokenBucket,
-};
+use portcullis_core::keyed::{IntoRules, KeyedRules, Line, PendingClaim, Seed};
+use portcullis_core::{FixedWindow, Keyed, Limiter, LimiterExt, Rate, Timestamp, TokenBucket};
 use proptest::prelude::*;
 
 /// A line with these words.

@@ -3,7 +3,8 @@
 
 use core::time::Duration;
 
-use portcullis_core::{Limiter, Rate, Retry, Timestamp, TokenBucket, Word};
+use portcullis_core::state::Word;
+use portcullis_core::{Limiter, Rate, Retry, Timestamp, TokenBucket};
 
 const SECOND: u64 = 1_000_000_000;
 const HOUR: u64 = 3_600 * SECOND;

@@ -11,9 +11,12 @@ mod draws;
 use core::time::Duration;
 
 use draws::Draws;
+use portcullis_core::builder::{Setting, Threshold};
+use portcullis_core::limiter::Idle;
+use portcullis_core::state::Word;
 use portcullis_core::{
-    AllOf, Concurrency, Counted, Denied, Escalation, FixedWindow, Idle, Limiter, LimiterExt, Rate,
-    Retry, Setting, SettingsError, Threshold, Timestamp, TokenBucket, Unlimited, Word,
+    AllOf, Concurrency, Counted, Denied, Escalation, FixedWindow, Limiter, LimiterExt, Rate, Retry,
+    SettingsError, Timestamp, TokenBucket, Unlimited,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -18,12 +18,14 @@ use std::thread;
 
 use draws::Draws;
 use limiters::{Back, Denial, ForEach, Kind, Subject};
+use portcullis_core::builder::Threshold;
+use portcullis_core::composition::DetailBy;
+use portcullis_core::limiter::{Answer, Ask, Detail, Idle, Read, Reading, Returned};
 use portcullis_core::{
-    AdjustableBucket, AllOf, Answer, Ask, Clocked, Concurrency, ConcurrencyShares, CooldownWindow,
-    Counted, Denied, Detail, DetailBy, Escalation, FixedWindow, Idle, Keyed, KeyedArray, KeyedList,
-    Lease, Limiter, LimiterExt, ManualClock, Penalty, Rate, Read, Reading, Retry, Returned,
-    SlicedBucket, SlidingWindow, Threshold, Timeless, Timestamp, TokenBucket, Unlimited,
-    WarmingBucket,
+    AdjustableBucket, AllOf, Clocked, Concurrency, ConcurrencyShares, CooldownWindow, Counted,
+    Denied, Escalation, FixedWindow, Keyed, KeyedArray, KeyedList, Lease, Limiter, LimiterExt,
+    ManualClock, Penalty, Rate, Retry, SlicedBucket, SlidingWindow, Timeless, Timestamp,
+    TokenBucket, Unlimited, WarmingBucket,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -202,9 +204,9 @@ fn each_table_tells_what_a_decision_left_to_its_key() {
 
 #[test]
 fn a_key_without_a_slot_is_told_that_it_has_no_permits() {
-    let lines = [const { portcullis_core::Line::new() }; 1];
-    let rules = portcullis_core::ConcurrencyRules::new(3);
-    let table = Keyed::new(rules, lines, portcullis_core::Seed::new());
+    let lines = [const { portcullis_core::keyed::Line::new() }; 1];
+    let rules = portcullis_core::keyed::ConcurrencyRules::new(3);
+    let table = Keyed::new(rules, lines, portcullis_core::keyed::Seed::new());
     let mut leases = Vec::new();
     let crowded = (0..).find_map(|key| {
         let (lease, detail) = table.key(&key).try_acquire_explained_at(secs(0), 1);
@@ -238,7 +240,7 @@ fn a_limiter_of_ones_own_is_asked_after_the_decision() {
             self.0.take_at(now, n).into()
         }
 
-        fn give_back(&self, _: portcullis_core::Back<'_>) -> Returned {
+        fn give_back(&self, _: portcullis_core::limiter::Back<'_>) -> Returned {
             Returned::NOTHING
         }
 
@@ -541,7 +543,7 @@ impl<L: Limiter> Limiter for Plain<L> {
         self.0.take_at(now, n).into()
     }
 
-    fn give_back(&self, back: portcullis_core::Back<'_>) -> Returned {
+    fn give_back(&self, back: portcullis_core::limiter::Back<'_>) -> Returned {
         self.0.give_back(back)
     }
 
@@ -651,7 +653,7 @@ fn the_limit_that_denies_only_the_take_is_told_of() {
             Answer::Denied(Denied::Exhausted { now, permits })
         }
 
-        fn give_back(&self, _: portcullis_core::Back<'_>) -> Returned {
+        fn give_back(&self, _: portcullis_core::limiter::Back<'_>) -> Returned {
             Returned::NOTHING
         }
 
@@ -731,9 +733,9 @@ impl Limiter for PanicsWhenAsked {
         }
         self.0.take_at(now, n).into()
     }
-    fn give_back(&self, back: portcullis_core::Back<'_>) -> Returned {
+    fn give_back(&self, back: portcullis_core::limiter::Back<'_>) -> Returned {
         match back {
-            portcullis_core::Back::Refund {
+            portcullis_core::limiter::Back::Refund {
                 permits, receipt, ..
             } => {
                 self.release(permits);

@@ -7,9 +7,9 @@ mod limiters;
 
 use core::time::Duration;
 
+use portcullis_core::state::{Carry, ChangeError, KeyedWord, Word};
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, AllOf, Carry, ChangeError, Concurrency, KeyedWord, Limiter,
-    Rate, Timestamp, Word,
+    AdjustableBucket, AdjustableWindow, AllOf, Concurrency, Limiter, Rate, Timestamp,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

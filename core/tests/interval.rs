@@ -14,11 +14,16 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use limiters::{Kind, all};
+use portcullis_core::clock::Interval;
+use portcullis_core::keyed::{
+    AnyRules, ConcurrencyRules, FixedWindowRules, Line, RuleList, RulesAtRunTime, Seed,
+    TokenBucketRules,
+};
+use portcullis_core::limiter::Receipt;
+use portcullis_core::state::Word;
 use portcullis_core::{
-    AllOf, AnyRules, Clock, Clocked, Concurrency, ConcurrencyRules, Counted, Denied, FixedWindow,
-    FixedWindowRules, Interval, Keyed, KeyedList, Limiter, LimiterExt, Line, Penalty, Rate,
-    Receipt, Retry, RuleList, RulesAtRunTime, Seed, SlidingWindow, Timestamp, TokenBucket,
-    TokenBucketRules, Word,
+    AllOf, Clock, Clocked, Concurrency, Counted, Denied, FixedWindow, Keyed, KeyedList, Limiter,
+    LimiterExt, Penalty, Rate, Retry, SlidingWindow, Timestamp, TokenBucket,
 };
 use support::draws::Draws;
 use support::soak::rounds;
@@ -408,7 +413,7 @@ fn so_it_does_for_a_key_of_a_table() {
         seed
     };
     let table = |limiter| Keyed::new(limiter, Line::for_keys(1), seed());
-    let rules = || portcullis_core::IntoRules::into_rules(bucket()).unwrap();
+    let rules = || portcullis_core::keyed::IntoRules::into_rules(bucket()).unwrap();
     let (one, other) = (table(rules()), table(rules()));
     let mut tally = Tally::default();
     for nth in 0..20 {

@@ -12,10 +12,12 @@ use std::collections::HashMap;
 use std::panic::catch_unwind;
 
 use draws::Draws;
+use portcullis_core::leases::{ClaimError, LeaseId, StaleId};
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, Returned};
+use portcullis_core::state::Word;
 use portcullis_core::{
-    Answer, Ask, Back, ClaimError, Concurrency, FixedWindow, Idle, LeaseId, LeasePool, Limiter,
-    LimiterExt, Rate, Read, Reading, Receipt, Retry, Returned, SlidingWindow, StaleId, Timestamp,
-    TokenBucket, Unlimited, Word,
+    Concurrency, FixedWindow, LeasePool, Limiter, LimiterExt, Rate, Retry, SlidingWindow,
+    Timestamp, TokenBucket, Unlimited,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -22,11 +22,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use draws::Draws;
+use portcullis_core::builder::{FixedWindowBuilder, TokenBucketBuilder};
+use portcullis_core::keyed::{
+    ConcurrencyRules, FixedWindowRules, Key, KeyHash, KeyedRules, KeyedStatistics, Line,
+    RandomSeed, Seed, SeedFixed, TokenBucketRules,
+};
+use portcullis_core::limiter::Idle;
 use portcullis_core::{
-    AllOf, Concurrency, ConcurrencyRules, Denied, FixedWindow, FixedWindowBuilder,
-    FixedWindowRules, Idle, Key, KeyHash, Keyed, KeyedRules, KeyedStatistics, Lease, Limiter,
-    LimiterExt, Line, RandomSeed, Rate, Retry, Seed, SeedFixed, Timestamp, TokenBucket,
-    TokenBucketBuilder, TokenBucketRules,
+    AllOf, Concurrency, Denied, FixedWindow, Keyed, Lease, Limiter, LimiterExt, Rate, Retry,
+    Timestamp, TokenBucket,
 };
 
 /// How stale a `now` may be: the staleness of every table here.
@@ -1573,7 +1577,9 @@ fn any_hasher_and_any_key_type_work() {
         );
         let mut leases = Vec::new();
         let mut take = |key: Key<&_>| {
-            let limiter: portcullis_core::KeyLimiter<&Keyed<ConcurrencyRules, Vec<Line>, S>> = *key;
+            let limiter: portcullis_core::keyed::KeyLimiter<
+                &Keyed<ConcurrencyRules, Vec<Line>, S>,
+            > = *key;
             leases.push(limiter.take_at(secs(0), 1));
             assert!(limiter.take_at(secs(0), 1).is_err());
         };

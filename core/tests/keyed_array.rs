@@ -23,11 +23,14 @@ use std::sync::{Barrier, Mutex};
 
 use draws::Draws;
 use own::Own;
+use portcullis_core::builder::Threshold;
+use portcullis_core::keyed::{Key, KeyedStatistics, Line, Seed};
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Returned};
+use portcullis_core::state::Carry;
 use portcullis_core::{
-    AdjustableBucket, AllOf, Answer, Ask, Back, Carry, Concurrency, CooldownWindow, Counted,
-    Denied, Escalation, FixedWindow, Idle, Key, Keyed, KeyedArray, KeyedStatistics, Lease, Limiter,
-    LimiterExt, Line, Penalty, Rate, Read, Reading, Retry, Returned, Seed, SlidingWindow,
-    Threshold, Timestamp, TokenBucket,
+    AdjustableBucket, AllOf, Concurrency, CooldownWindow, Counted, Denied, Escalation, FixedWindow,
+    Keyed, KeyedArray, Lease, Limiter, LimiterExt, Penalty, Rate, Retry, SlidingWindow, Timestamp,
+    TokenBucket,
 };
 
 /// How stale a `now` may be: the staleness of every table here, unless a test sets another one.

@@ -19,9 +19,10 @@ use std::time::Instant;
 
 use allocations::allocations;
 use draws::Draws;
+use portcullis_core::keyed::{ConcurrencyRules, Line, Seed, TokenBucketRules};
 use portcullis_core::{
-    AllOf, Concurrency, ConcurrencyRules, Denied, Keyed, Lease, Limiter, LimiterExt, Line, Rate,
-    Retry, Seed, Timestamp, TokenBucket, TokenBucketRules,
+    AllOf, Concurrency, Denied, Keyed, Lease, Limiter, LimiterExt, Rate, Retry, Timestamp,
+    TokenBucket,
 };
 
 const fn at(nanos: u64) -> Timestamp {

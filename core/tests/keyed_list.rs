@@ -12,11 +12,17 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
+use portcullis_core::builder::Setting;
+use portcullis_core::keyed::{
+    AnyRules, ConcurrencyRules, FixedWindowRules, IntoRuleList, Key, Line, RandomSeed, RuleList,
+    RulesAtRunTime, Seed, TokenBucketRules,
+};
+use portcullis_core::limiter::{Detail, Receipt};
+use portcullis_core::queue::QueueKeys;
+use portcullis_core::state::{KeyedWord, Word};
 use portcullis_core::{
-    AllOf, AnyRules, Concurrency, ConcurrencyRules, Counted, Denied, Detail, FixedWindow,
-    FixedWindowRules, IntoRuleList, Key, Keyed, KeyedList, KeyedWord, Lease, Limiter, LimiterExt,
-    Line, QueueKeys, RandomSeed, Rate, Receipt, Retry, RuleList, RulesAtRunTime, Seed, Setting,
-    SettingsError, Timestamp, TokenBucket, TokenBucketRules, Word,
+    AllOf, Concurrency, Counted, Denied, FixedWindow, Keyed, KeyedList, Lease, Limiter, LimiterExt,
+    Rate, Retry, SettingsError, Timestamp, TokenBucket,
 };
 use support::draws::Draws;
 use support::soak::rounds;

@@ -1,9 +1,9 @@
 //! Stale timestamps, and requests after a whole wrap of the word. Neither finds more than is
 //! available, and a refund is worth no more than what it returns.
 
-use portcullis_core::{
-    AllOf, Keyed, Limiter, LimiterExt, Line, Rate, Receipt, Seed, Timestamp, TokenBucket,
-};
+use portcullis_core::keyed::{Line, Seed};
+use portcullis_core::limiter::Receipt;
+use portcullis_core::{AllOf, Keyed, Limiter, LimiterExt, Rate, Timestamp, TokenBucket};
 
 const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)

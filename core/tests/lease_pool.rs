@@ -5,9 +5,10 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashSet;
 use std::panic::catch_unwind;
 
+use portcullis_core::leases::{ClaimError, LeaseId, StaleId};
+use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
 use portcullis_core::{
-    Answer, Ask, Back, ClaimError, Concurrency, Denied, LeaseId, LeasePool, Limiter, Rate, Read,
-    Reading, Retry, Returned, StaleId, Timestamp, TokenBucket, Unlimited,
+    Concurrency, Denied, LeasePool, Limiter, Rate, Retry, Timestamp, TokenBucket, Unlimited,
 };
 
 const NOW: Timestamp = Timestamp::ZERO;

@@ -5,9 +5,11 @@ use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
+use portcullis_core::leases::TooFewHeld;
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Returned};
 use portcullis_core::{
-    Answer, Ask, Back, Concurrency, Counted, Denied, FixedWindow, Idle, Lease, Limiter, LimiterExt,
-    Rate, Read, Reading, Retry, Returned, Timestamp, TokenBucket, TooFewHeld, Unlimited,
+    Concurrency, Counted, Denied, FixedWindow, Lease, Limiter, LimiterExt, Rate, Retry, Timestamp,
+    TokenBucket, Unlimited,
 };
 
 const NOW: Timestamp = Timestamp::ZERO;

@@ -8,14 +8,16 @@ use core::cell::Cell;
 use core::time::Duration;
 
 use limiters::Denial;
+use portcullis_core::keyed::ConcurrencyRules;
+use portcullis_core::keyed::{Line, Seed};
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, Returned};
 use portcullis_core::metadata::{self, Name, REASON_PHRASE, RETRY_AFTER, USED_SHARE, Used};
 use portcullis_core::{
-    AllOf, Answer, Ask, Back, Concurrency, ConcurrencyRules, Counted, Denied, FixedWindow, Idle,
-    Limiter, LimiterExt, Rate, Read, Reading, Receipt, Retry, Returned, SlidingWindow, Timestamp,
-    TokenBucket, Unlimited,
+    AllOf, Concurrency, Counted, Denied, FixedWindow, Limiter, LimiterExt, Rate, Retry,
+    SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 #[cfg(feature = "std")]
-use portcullis_core::{Keyed, KeyedArray, Line, Seed};
+use portcullis_core::{Keyed, KeyedArray};
 
 const NOW: Timestamp = Timestamp::from_secs(100);
 const SECOND: Duration = Duration::from_secs(1);

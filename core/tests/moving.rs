@@ -5,9 +5,11 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use core::time::Duration;
 
+use portcullis_core::keyed::{FixedWindowRules, Line, MovableRules, Seed, TokenBucketRules};
+use portcullis_core::limiter::Receipt;
 use portcullis_core::{
-    CooldownWindow, Denied, FixedWindow, FixedWindowRules, Keyed, Limiter, LimiterExt, Line,
-    MovableRules, Rate, Receipt, Retry, Seed, Timestamp, TokenBucket, TokenBucketRules,
+    CooldownWindow, Denied, FixedWindow, Keyed, Limiter, LimiterExt, Rate, Retry, Timestamp,
+    TokenBucket,
 };
 use proptest::prelude::*;
 

@@ -4,10 +4,11 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 
-use portcullis_core::{
-    AnyRules, ConcurrencyRules, Denied, FixedWindowRules, Key, KeyedList, Line, Rate, Refunds,
-    RulesAtRunTime, Seed, Timestamp, TokenBucket, TokenBucketRules,
+use portcullis_core::keyed::{
+    AnyRules, ConcurrencyRules, FixedWindowRules, Key, Line, Refunds, RulesAtRunTime, Seed,
+    TokenBucketRules,
 };
+use portcullis_core::{Denied, KeyedList, Rate, Timestamp, TokenBucket};
 
 type Table = KeyedList<RulesAtRunTime, Vec<Line>>;
 

@@ -18,11 +18,18 @@ use std::panic::catch_unwind;
 
 use draws::Draws;
 use limiters::{Denial, Subject};
+use portcullis_core::builder::Threshold;
+use portcullis_core::composition::AllLease;
+use portcullis_core::keyed::{
+    ConcurrencyRules, FixedWindowRules, Key, KeyedRules, Line, Seed, TokenBucketRules,
+};
+use portcullis_core::limiter::{
+    Answer, Ask, Back, Hints, Idle, LimiterId, Read, Reading, Returned,
+};
+use portcullis_core::state::Word;
 use portcullis_core::{
-    AllLease, AllOf, Answer, Ask, Back, Concurrency, ConcurrencyRules, Counted, Denied, Escalation,
-    FixedWindow, FixedWindowRules, Hints, Idle, Key, Keyed, KeyedArray, KeyedRules, Limiter,
-    LimiterExt, LimiterId, Line, Penalty, Rate, Read, Reading, Retry, Returned, Seed,
-    SlidingWindow, Threshold, Timestamp, TokenBucket, TokenBucketRules, Word,
+    AllOf, Concurrency, Counted, Denied, Escalation, FixedWindow, Keyed, KeyedArray, Limiter,
+    LimiterExt, Penalty, Rate, Retry, SlidingWindow, Timestamp, TokenBucket,
 };
 
 /// The limiter behind a name: a plain limiter, or a key of a table.

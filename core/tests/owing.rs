@@ -12,7 +12,8 @@ mod draws;
 use core::time::Duration;
 
 use draws::Draws;
-use portcullis_core::{Denied, Lease, Rate, Retry, Timestamp, TokenBucket, Word};
+use portcullis_core::state::Word;
+use portcullis_core::{Denied, Lease, Rate, Retry, Timestamp, TokenBucket};
 
 const SECOND: u64 = 1_000_000_000;
 

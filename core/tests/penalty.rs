@@ -13,11 +13,13 @@ use core::fmt::Debug;
 use core::time::Duration;
 
 use draws::Draws;
+use portcullis_core::builder::{PenaltyBuilder, Setting};
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, Returned};
 use portcullis_core::metadata::{REASON_PHRASE, RETRY_AFTER, USED_SHARE};
+use portcullis_core::state::Word;
 use portcullis_core::{
-    AllOf, Answer, Ask, Back, Concurrency, Counted, Denied, FixedWindow, Idle, Limiter, LimiterExt,
-    Penalty, PenaltyBuilder, Rate, Read, Reading, Receipt, Retry, Returned, Setting, SettingsError,
-    Timestamp, TokenBucket, Unlimited, Word,
+    AllOf, Concurrency, Counted, Denied, FixedWindow, Limiter, LimiterExt, Penalty, Rate, Retry,
+    SettingsError, Timestamp, TokenBucket, Unlimited,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -9,11 +9,12 @@ use core::fmt::Debug;
 use core::time::Duration;
 use std::collections::HashSet;
 
+use portcullis_core::builder::{PenaltySettings, Threshold};
+use portcullis_core::keyed::{ConcurrencyRules, FixedWindowRules, TokenBucketRules};
+use portcullis_core::state::{Carry, KeyedWord, Word};
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, Carry, Concurrency, ConcurrencyRules, CooldownWindow,
-    Escalation, FixedWindow, FixedWindowRules, KeyedWord, Penalty, PenaltySettings, Rate,
-    SlicedBucket, SlidingWindow, Threshold, Timestamp, TokenBucket, TokenBucketRules, Unlimited,
-    Word,
+    AdjustableBucket, AdjustableWindow, Concurrency, CooldownWindow, Escalation, FixedWindow,
+    Penalty, Rate, SlicedBucket, SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -12,9 +12,10 @@ use core::ptr;
 use core::time::Duration;
 
 use limiters::{Back, Denial, ForEach, Kind, Subject};
+use portcullis_core::leases::{ClaimError, StaleId};
 use portcullis_core::{
-    AdjustableBucket, AllOf, ClaimError, Concurrency, FixedWindow, LeasePool, Limiter, LimiterExt,
-    Rate, SlidingWindow, StaleId, Timestamp, TokenBucket, metadata,
+    AdjustableBucket, AllOf, Concurrency, FixedWindow, LeasePool, Limiter, LimiterExt, Rate,
+    SlidingWindow, Timestamp, TokenBucket, metadata,
 };
 
 /// A value on pages of its own, which can be made read-only.

@@ -13,10 +13,12 @@ use core::time::Duration;
 use std::panic::catch_unwind;
 
 use draws::Draws;
+use portcullis_core::leases::TooFewHeld;
+use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Receipt, Returned};
+use portcullis_core::state::Word;
 use portcullis_core::{
-    Answer, Ask, Back, Concurrency, Counted, Denied, FixedWindow, Lease, Limiter, LimiterExt, Rate,
-    Read, Reading, Receipt, Retry, Returned, SlidingWindow, Timestamp, TokenBucket, TooFewHeld,
-    Unlimited, Word,
+    Concurrency, Counted, Denied, FixedWindow, Lease, Limiter, LimiterExt, Rate, Retry,
+    SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

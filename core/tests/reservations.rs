@@ -9,7 +9,9 @@ mod draws;
 use core::time::Duration;
 
 use draws::Draws;
-use portcullis_core::{AdjustableBucket, Denied, Lease, Rate, Reservation, Retry, Timestamp, Word};
+use portcullis_core::parts::Reservation;
+use portcullis_core::state::Word;
+use portcullis_core::{AdjustableBucket, Denied, Lease, Rate, Retry, Timestamp};
 
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
@@ -824,7 +826,12 @@ fn a_change_of_settings_voids_all_receipts_and_loses_no_permit() {
         let mut lease = bucket.try_acquire_at(now, 4).unwrap();
         let reserved = bucket.reserve_at(now, 4, Duration::MAX).unwrap();
         bucket
-            .adjust_at(now, Rate::per_second(2), 4, portcullis_core::Carry::Keep)
+            .adjust_at(
+                now,
+                Rate::per_second(2),
+                4,
+                portcullis_core::state::Carry::Keep,
+            )
             .unwrap();
         assert_eq!(
             (lease.refund_at(now, 4), reserved.cancel_at(now)),

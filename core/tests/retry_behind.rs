@@ -16,10 +16,13 @@ use core::time::Duration;
 
 use draws::Draws;
 use limiters::{Back, Denial, ForEach, Kind, Subject};
+use portcullis_core::builder::Threshold;
+use portcullis_core::keyed::{Line, Seed};
+use portcullis_core::state::{Carry, Word};
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, Carry, Concurrency, CooldownWindow, Counted, Denied,
-    Escalation, FixedWindow, Keyed, KeyedArray, Limiter, Line, Penalty, Rate, Retry, Seed,
-    SlicedBucket, SlidingWindow, Threshold, Timestamp, TokenBucket, Unlimited, Word,
+    AdjustableBucket, AdjustableWindow, Concurrency, CooldownWindow, Counted, Denied, Escalation,
+    FixedWindow, Keyed, KeyedArray, Limiter, Penalty, Rate, Retry, SlicedBucket, SlidingWindow,
+    Timestamp, TokenBucket, Unlimited,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

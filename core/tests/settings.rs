@@ -3,10 +3,16 @@
 
 use core::time::Duration;
 
+use portcullis_core::builder::{
+    FixedWindowBuilder, Setting, SlidingWindowBuilder, TokenBucketBuilder,
+};
+use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
+use portcullis_core::leases::TooFewHeld;
+use portcullis_core::limiter::Idle;
+use portcullis_core::state::Word;
 use portcullis_core::{
-    AdjustableBucket, Concurrency, ConcurrencyRules, CooldownWindow, Denied, FixedWindow,
-    FixedWindowBuilder, Idle, Keyed, Line, Rate, Seed, Setting, SettingsError, SlidingWindow,
-    SlidingWindowBuilder, Timestamp, TokenBucket, TokenBucketBuilder, TooFewHeld, Word,
+    AdjustableBucket, Concurrency, CooldownWindow, Denied, FixedWindow, Keyed, Rate, SettingsError,
+    SlidingWindow, Timestamp, TokenBucket,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -747,8 +753,8 @@ mod messages {
         fn error<E: core::error::Error + Copy + Send + Sync + 'static>() {}
         error::<SettingsError>();
         error::<Denied>();
-        error::<portcullis_core::ClaimError>();
-        error::<portcullis_core::StaleId>();
+        error::<portcullis_core::leases::ClaimError>();
+        error::<portcullis_core::leases::StaleId>();
         error::<TooFewHeld>();
     }
 }

@@ -10,10 +10,9 @@ use std::hash::RandomState;
 use std::sync::Barrier;
 
 use draws::Draws;
-use portcullis_core::{
-    Denied, Keyed, Limiter, Line, Rate, Receipt, Refunds, RefundsBefore, Retry, Timestamp,
-    TokenBucket, TokenBucketRules,
-};
+use portcullis_core::keyed::{Line, Refunds, RefundsBefore, TokenBucketRules};
+use portcullis_core::limiter::Receipt;
+use portcullis_core::{Denied, Keyed, Limiter, Rate, Retry, Timestamp, TokenBucket};
 
 type Table = Keyed<TokenBucketRules, Box<[Line]>, RandomState>;
 

@@ -3,10 +3,12 @@
 use core::time::Duration;
 use std::sync::Barrier;
 
-use portcullis_core::{
-    ConcurrencyRules, FixedWindowRules, KeyedList, Limiter, Line, Rate, Receipt, Refunds,
-    RefundsBefore, RuleList, Seed, Timestamp, TokenBucket, TokenBucketRules,
+use portcullis_core::keyed::{
+    ConcurrencyRules, FixedWindowRules, Line, Refunds, RefundsBefore, RuleList, Seed,
+    TokenBucketRules,
 };
+use portcullis_core::limiter::Receipt;
+use portcullis_core::{KeyedList, Limiter, Rate, Timestamp, TokenBucket};
 
 const fn at(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
@@ -183,7 +185,7 @@ fn details_are_those_of_the_decision_for_each_limit() {
     let decided = details
         .iter()
         .flatten()
-        .map(portcullis_core::Detail::is_allowed);
+        .map(portcullis_core::limiter::Detail::is_allowed);
     assert!(decided.eq([true, false]));
     assert!(key().explain_limit_at(1, at(1), 1).unwrap().is_allowed());
     assert_eq!(key().explain_limit_at(2, at(1), 1), None);

@@ -26,10 +26,13 @@ mod interrupted {
     use core::time::Duration;
     use std::time::Instant;
 
+    use portcullis_core::keyed::{ConcurrencyRules, Line, Seed, TokenBucketRules};
+    use portcullis_core::leases::LeaseId;
+    use portcullis_core::parts::Stripe;
+    use portcullis_core::state::{Carry, ChangeError, Word};
     use portcullis_core::{
-        AdjustableBucket, AllOf, Carry, ChangeError, Concurrency, ConcurrencyRules, FixedWindow,
-        KeyedList, LeaseId, LeasePool, Limiter, Line, Rate, Seed, SlidingWindow, Stripe,
-        StripedBucket, StripedConcurrency, Timestamp, TokenBucket, TokenBucketRules, Word,
+        AdjustableBucket, AllOf, Concurrency, FixedWindow, KeyedList, LeasePool, Limiter, Rate,
+        SlidingWindow, StripedBucket, StripedConcurrency, Timestamp, TokenBucket,
     };
 
     /// An object that two contexts use at once, and its invariant.

@@ -20,10 +20,13 @@ use std::sync::Arc;
 use account::Account;
 use allocations::allocations;
 use draws::Draws;
+use portcullis_core::builder::Setting;
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, Returned};
+use portcullis_core::parts::{Slice, Sliceable};
+use portcullis_core::state::Word;
 use portcullis_core::{
-    AllOf, Answer, Ask, Back, Concurrency, Counted, Denied, Idle, Limiter, LimiterExt, Rate, Read,
-    Reading, Receipt, Retry, Returned, Setting, SettingsError, Slice, Sliceable, SlicedBucket,
-    Timestamp, TokenBucket, Word,
+    AllOf, Concurrency, Counted, Denied, Limiter, LimiterExt, Rate, Retry, SettingsError,
+    SlicedBucket, Timestamp, TokenBucket,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

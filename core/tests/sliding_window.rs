@@ -5,7 +5,8 @@ mod support;
 
 use core::time::Duration;
 
-use portcullis_core::{Limiter, SlidingWindow, Timestamp, Word};
+use portcullis_core::state::Word;
+use portcullis_core::{Limiter, SlidingWindow, Timestamp};
 
 use support::oracle::agrees;
 

@@ -13,9 +13,9 @@ use core::time::Duration;
 use std::thread;
 
 use draws::Draws;
-use portcullis_core::{
-    NativeWord, Setting, SettingsError, Sometimes, SometimesBuilder, Timestamp, Word,
-};
+use portcullis_core::builder::{Setting, SometimesBuilder};
+use portcullis_core::state::{NativeWord, Word};
+use portcullis_core::{SettingsError, Sometimes, Timestamp};
 
 const MILLI: u64 = 1_000_000;
 

@@ -20,9 +20,13 @@ use std::sync::Mutex;
 use account::Account;
 use allocations::allocations;
 use draws::Draws;
+use portcullis_core::builder::Setting;
+use portcullis_core::limiter::Receipt;
+use portcullis_core::parts::Stripe;
+use portcullis_core::state::Word;
 use portcullis_core::{
-    AllOf, Denied, Limiter, LimiterExt, Rate, Receipt, Retry, Setting, SettingsError, Stripe,
-    StripedBucket, Timestamp, TokenBucket, Word,
+    AllOf, Denied, Limiter, LimiterExt, Rate, Retry, SettingsError, StripedBucket, Timestamp,
+    TokenBucket,
 };
 use soak::rounds;
 

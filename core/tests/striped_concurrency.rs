@@ -16,10 +16,14 @@ use std::sync::{Barrier, Mutex};
 
 use allocations::allocations;
 use draws::Draws;
+use portcullis_core::builder::Setting;
+use portcullis_core::limiter::{Back, Idle, Receipt, Waiting};
+use portcullis_core::parts::Stripe;
+use portcullis_core::queue::{PassedOn, QueueLimiter};
+use portcullis_core::state::{NativeWord, Word};
 use portcullis_core::{
-    AllOf, Back, Concurrency, Denied, Idle, Lease, Limiter, LimiterExt, NativeWord, PassedOn,
-    QueueLimiter, Receipt, Retry, Setting, SettingsError, Stripe, StripedConcurrency, Timestamp,
-    Waiting, Word,
+    AllOf, Concurrency, Denied, Lease, Limiter, LimiterExt, Retry, SettingsError,
+    StripedConcurrency, Timestamp,
 };
 use soak::rounds;
 

@@ -17,9 +17,9 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use draws::Draws;
+use portcullis_core::leases::{ClaimError, StaleId};
 use portcullis_core::{
-    ClaimError, Concurrency, FixedWindow, LeasePool, Limiter, Rate, SlidingWindow, StaleId,
-    Timestamp, TokenBucket,
+    Concurrency, FixedWindow, LeasePool, Limiter, Rate, SlidingWindow, Timestamp, TokenBucket,
 };
 
 const THREADS: u64 = 4;

@@ -2,7 +2,8 @@
 
 mod support;
 
-use portcullis_core::{AllOf, Concurrency, Rate, Timestamp, TokenBucket, Word};
+use portcullis_core::state::Word;
+use portcullis_core::{AllOf, Concurrency, Rate, Timestamp, TokenBucket};
 
 use support::bucket::BucketSettings;
 use support::draws::Draws;

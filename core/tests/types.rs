@@ -9,11 +9,14 @@ use core::time::Duration;
 
 use limiters::{ForEach, Kind, Subject};
 
+use portcullis_core::keyed::Line;
+use portcullis_core::leases::LeaseId;
+use portcullis_core::parts::Slice;
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, Clocked, Concurrency, CooldownWindow, Counted, Denied,
-    FixedWindow, LeaseId, LeasePool, Line, ManualClock, Penalty, Rate, Retry, SettingsError, Slice,
-    SlicedBucket, SlidingWindow, StripedBucket, StripedConcurrency, Timestamp, TokenBucket,
-    Unlimited, WarmingBucket,
+    FixedWindow, LeasePool, ManualClock, Penalty, Rate, Retry, SettingsError, SlicedBucket,
+    SlidingWindow, StripedBucket, StripedConcurrency, Timestamp, TokenBucket, Unlimited,
+    WarmingBucket,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -5,10 +5,10 @@ mod support;
 
 use core::time::Duration;
 
-use portcullis_core::{
-    Idle, KeyedWord, Limiter, Rate, Retry, Setting, SettingsError, Timestamp, WarmingBucket,
-    WarmingBucketBuilder, Word,
-};
+use portcullis_core::builder::{Setting, WarmingBucketBuilder};
+use portcullis_core::limiter::Idle;
+use portcullis_core::state::{KeyedWord, Word};
+use portcullis_core::{Limiter, Rate, Retry, SettingsError, Timestamp, WarmingBucket};
 
 use support::draws::Draws;
 use support::oracle::agrees;

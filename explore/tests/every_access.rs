@@ -10,7 +10,8 @@ use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::panic::catch_unwind;
 
-use portcullis_core::{AdjustableBucket, Carry, Limiter, Rate, SlidingWindow, Timestamp, Word};
+use portcullis_core::state::{Carry, Word};
+use portcullis_core::{AdjustableBucket, Limiter, Rate, SlidingWindow, Timestamp};
 use portcullis_explore::Plan;
 
 use support::draws::Draws;

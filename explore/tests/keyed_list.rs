@@ -5,10 +5,9 @@
 use core::cell::Cell;
 use core::time::Duration;
 
-use portcullis_core::{
-    ConcurrencyRules, KeyedList, Limiter, LimiterExt, Line, Rate, Seed, Timestamp, TokenBucket,
-    TokenBucketBuilder,
-};
+use portcullis_core::builder::TokenBucketBuilder;
+use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
+use portcullis_core::{KeyedList, Limiter, LimiterExt, Rate, Timestamp, TokenBucket};
 use portcullis_explore::{Plan, run};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -7,10 +7,9 @@ mod support;
 
 use core::time::Duration;
 
-use portcullis_core::{
-    AllOf, Carry, CooldownWindow, FixedWindowRules, Limiter, Rate, Timestamp, TokenBucket,
-    TokenBucketRules, Word,
-};
+use portcullis_core::keyed::{FixedWindowRules, TokenBucketRules};
+use portcullis_core::state::{Carry, Word};
+use portcullis_core::{AllOf, CooldownWindow, Limiter, Rate, Timestamp, TokenBucket};
 
 use support::draws::Draws;
 use support::judge;

@@ -14,7 +14,9 @@ use core::cell::Cell;
 use core::time::Duration;
 
 use draws::Draws;
-use portcullis_core::{Limiter, Rate, Stripe, StripedBucket, Timestamp, Word};
+use portcullis_core::parts::Stripe;
+use portcullis_core::state::Word;
+use portcullis_core::{Limiter, Rate, StripedBucket, Timestamp};
 use portcullis_explore::{Plan, run};
 
 #[derive(Clone, Copy, Debug)]

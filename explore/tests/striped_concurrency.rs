@@ -12,7 +12,9 @@ mod draws;
 use core::cell::{Cell, RefCell};
 
 use draws::Draws;
-use portcullis_core::{Limiter, Stripe, StripedConcurrency, Timestamp, Word};
+use portcullis_core::parts::Stripe;
+use portcullis_core::state::Word;
+use portcullis_core::{Limiter, StripedConcurrency, Timestamp};
 use portcullis_explore::{Plan, run};
 
 const NOW: Timestamp = Timestamp::ZERO;

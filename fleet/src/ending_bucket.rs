@@ -24,9 +24,9 @@
 
 use core::time::Duration;
 
-use portcullis_core::{
-    AdjustableBucket, Carry, ChangeError, Denied, Limiter, Rate, Receipt, SettingsError, Timestamp,
-};
+use portcullis_core::limiter::Receipt;
+use portcullis_core::state::{Carry, ChangeError};
+use portcullis_core::{AdjustableBucket, Denied, Limiter, Rate, SettingsError, Timestamp};
 
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};

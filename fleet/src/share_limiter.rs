@@ -15,10 +15,11 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use portcullis_core::{
-    Answer, Ask, Back, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterExt, LimiterId,
-    QueueLimiter, Rate, Read, Reading, Replenishing, Retry, Returned, SettingsError, Timestamp,
+use portcullis_core::limiter::{
+    Answer, Ask, Back, Detail, Hints, Idle, LimiterId, Read, Reading, Returned,
 };
+use portcullis_core::queue::{QueueLimiter, Replenishing};
+use portcullis_core::{Denied, Lease, Limiter, LimiterExt, Rate, Retry, SettingsError, Timestamp};
 
 use crate::ending_bucket::{EndingBucket, NO_END, Terms};
 use crate::pool::Pool;

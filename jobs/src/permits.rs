@@ -7,7 +7,8 @@ use core::future::Future;
 use core::time::Duration;
 
 use portcullis_async::{Acquire, Hook, Queue, QueueClock, RawLock, Rejected};
-use portcullis_core::{Clock, Lease, LimiterExt, QueueLimiter};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::{Clock, Lease, LimiterExt};
 
 /// Where operations take their permits: a [`Queue`] around any limiter. Sealed.
 ///

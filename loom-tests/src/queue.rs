@@ -21,9 +21,13 @@ use portcullis_async::{
     Acquire, DeadlineClock, Next, Order, Queue, QueueClock, QueueCounts, RawLock, ReentrantTimer,
     Rejected, Timer,
 };
+use portcullis_core::limiter::{
+    Answer, Ask, Back, Hints, LimiterId, Read, Reading, Returned, Waiting,
+};
+use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{
-    Answer, Ask, Back, Clock, Concurrency, Denied, Hints, Lease, Limiter, LimiterId, ManualClock,
-    QueueLimiter, Rate, Read, Reading, Retry, Returned, Timeless, Timestamp, TokenBucket, Waiting,
+    Clock, Concurrency, Denied, Lease, Limiter, ManualClock, Rate, Retry, Timeless, Timestamp,
+    TokenBucket,
 };
 
 use crate::{at, turn};

@@ -6,9 +6,9 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::time::Duration;
 
 use loom::sync::Arc;
-use portcullis_core::{
-    AdjustableBucket, Carry, ChangeError, Limiter, Rate, Receipt, Timestamp, Word,
-};
+use portcullis_core::limiter::Receipt;
+use portcullis_core::state::{Carry, ChangeError, Word};
+use portcullis_core::{AdjustableBucket, Limiter, Rate, Timestamp};
 use portcullis_loom::{
     at, explore, explore_briefly, explore_within, join, on_both_widths, spawn, take, turn,
 };
@@ -352,9 +352,11 @@ fn two_reservations_cancelled_concurrently_return_only_their_own_permits<W: Word
         assert_eq!(take(&*limit, at(5), 2), 2);
         // Loom's threads own their data, so the reservations own the bucket.
         let first =
-            portcullis_core::Reservation::reserve_at(Arc::clone(&limit), at(5), 2, LONG).unwrap();
+            portcullis_core::parts::Reservation::reserve_at(Arc::clone(&limit), at(5), 2, LONG)
+                .unwrap();
         let last =
-            portcullis_core::Reservation::reserve_at(Arc::clone(&limit), at(5), 1, LONG).unwrap();
+            portcullis_core::parts::Reservation::reserve_at(Arc::clone(&limit), at(5), 1, LONG)
+                .unwrap();
         let a = spawn(&limit, move |_| first.cancel_at(at(5)));
         turn();
         let last = last.cancel_at(at(5));
@@ -372,7 +374,8 @@ fn permits_taken_while_a_reservation_is_cancelled_are_taken_once<W: Word>() {
     explore_briefly(2, 3, || {
         let limit = spent::<W>(1);
         let reserved =
-            portcullis_core::Reservation::reserve_at(Arc::clone(&limit), at(5), 1, LONG).unwrap();
+            portcullis_core::parts::Reservation::reserve_at(Arc::clone(&limit), at(5), 1, LONG)
+                .unwrap();
         let a = spawn(&limit, |limit| take(limit, at(6), 1));
         let b = spawn(&limit, move |_| reserved.cancel_at(at(6)));
         let c = take(&*limit, at(6), 1);

@@ -6,9 +6,9 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
 
 use loom::sync::Arc;
-use portcullis_core::{
-    AdjustableWindow, Carry, ChangeError, Denied, Limiter, Receipt, SlidingWindow, Word,
-};
+use portcullis_core::limiter::Receipt;
+use portcullis_core::state::{Carry, ChangeError, Word};
+use portcullis_core::{AdjustableWindow, Denied, Limiter, SlidingWindow};
 use portcullis_loom::{
     at, explore, explore_briefly, explore_within, join, on_both_widths, spawn, take, turn,
 };

@@ -6,9 +6,12 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 
 use loom::sync::Arc;
+use portcullis_core::clock::Interval;
+use portcullis_core::composition::{AllLease, Limits};
+use portcullis_core::state::Word;
 use portcullis_core::{
-    AllLease, AllOf, Clock, Clocked, Concurrency, Counted, FixedWindow, Interval, Limiter, Limits,
-    Rate, SlidingWindow, Timestamp, TokenBucket, Word,
+    AllOf, Clock, Clocked, Concurrency, Counted, FixedWindow, Limiter, Rate, SlidingWindow,
+    Timestamp, TokenBucket,
 };
 use portcullis_loom::{at, explore, join, on_both_widths, spawn, take, turn};
 

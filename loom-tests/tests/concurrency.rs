@@ -2,7 +2,9 @@
 #![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
-use portcullis_core::{Back, Concurrency, Limiter, Waiting, Word};
+use portcullis_core::limiter::{Back, Waiting};
+use portcullis_core::state::Word;
+use portcullis_core::{Concurrency, Limiter};
 use portcullis_loom::{Witness, at, explore, join, on_both_widths, spawn, take, turn};
 
 /// Releases one permit. Returns whether a request waits for it.

@@ -4,7 +4,8 @@
 use core::time::Duration;
 
 use loom::sync::Arc;
-use portcullis_core::{ConcurrencyShares, Limiter, Word};
+use portcullis_core::state::Word;
+use portcullis_core::{ConcurrencyShares, Limiter};
 use portcullis_loom::{Witness, at, explore, join, on_both_widths, spawn, take, turn};
 
 on_both_widths!(

@@ -2,7 +2,8 @@
 #![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
-use portcullis_core::{Concurrency, Counted, Tally};
+use portcullis_core::counts::Tally;
+use portcullis_core::{Concurrency, Counted};
 use portcullis_loom::{at, explore, join, spawn, turn};
 
 type Limit = Counted<Concurrency>;

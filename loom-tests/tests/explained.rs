@@ -6,10 +6,11 @@ use core::hash::BuildHasherDefault;
 use core::time::Duration;
 
 use loom::sync::Arc;
+use portcullis_core::keyed::{ConcurrencyRules, Line};
+use portcullis_core::state::{Carry, Word};
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, AllOf, Carry, Concurrency, ConcurrencyRules,
-    CooldownWindow, FixedWindow, Keyed, Limiter, LimiterExt, Line, Rate, SlicedBucket,
-    SlidingWindow, TokenBucket, Word,
+    AdjustableBucket, AdjustableWindow, AllOf, Concurrency, CooldownWindow, FixedWindow, Keyed,
+    Limiter, LimiterExt, Rate, SlicedBucket, SlidingWindow, TokenBucket,
 };
 use portcullis_loom::{
     Itself, at, explore, explore_briefly, join, on_both_widths, spawn, take, turn,

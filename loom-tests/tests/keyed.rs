@@ -9,10 +9,9 @@ use core::hash::{BuildHasher, BuildHasherDefault};
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use portcullis_core::{
-    ConcurrencyRules, Denied, Keyed, KeyedRules, Lease, Limiter, Line, Rate, Receipt, Seed,
-    Timestamp, TokenBucket, TokenBucketRules,
-};
+use portcullis_core::keyed::{ConcurrencyRules, KeyedRules, Line, Seed, TokenBucketRules};
+use portcullis_core::limiter::Receipt;
+use portcullis_core::{Denied, Keyed, Lease, Limiter, Rate, Timestamp, TokenBucket};
 use portcullis_loom::{
     Itself, Witness, at, explore, explore_briefly, explore_within, join, spawn, take, turn,
 };

@@ -9,10 +9,9 @@ use core::hash::BuildHasherDefault;
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use portcullis_core::{
-    Answer, Ask, Back, Concurrency, Denied, Idle, KeyedArray, Lease, Limiter, Line, Read, Reading,
-    Receipt, Retry, Returned, Timestamp,
-};
+use portcullis_core::keyed::Line;
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, Returned};
+use portcullis_core::{Concurrency, Denied, KeyedArray, Lease, Limiter, Retry, Timestamp};
 use portcullis_loom::{Itself, Witness, at, explore, explore_briefly, join, spawn, take, turn};
 
 type Table<L> = KeyedArray<L, Vec<L>, Vec<Line>, BuildHasherDefault<Itself>>;

@@ -9,10 +9,8 @@
 use core::hash::BuildHasherDefault;
 
 use loom::sync::Arc;
-use portcullis_core::{
-    ConcurrencyRules, KeyedList, Lease, Limiter, LimiterExt, Line, Rate, RuleList, Timestamp,
-    TokenBucket, TokenBucketRules,
-};
+use portcullis_core::keyed::{ConcurrencyRules, Line, RuleList, TokenBucketRules};
+use portcullis_core::{KeyedList, Lease, Limiter, LimiterExt, Rate, Timestamp, TokenBucket};
 use portcullis_loom::{Itself, Witness, at, explore, explore_briefly, join, spawn, take, turn};
 
 type Table<L> = KeyedList<L, Vec<Line>, BuildHasherDefault<Itself>>;

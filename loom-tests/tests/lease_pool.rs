@@ -4,10 +4,9 @@
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use portcullis_core::{
-    Answer, Ask, Back, ClaimError, Concurrency, Denied, Idle, LeaseId, LeasePool, Limiter, Read,
-    Reading, Receipt, Retry, Returned, StaleId,
-};
+use portcullis_core::leases::{ClaimError, LeaseId, StaleId};
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, Returned};
+use portcullis_core::{Concurrency, Denied, LeasePool, Limiter, Retry};
 use portcullis_loom::{Witness, at, explore, join, spawn, turn};
 
 fn pool<const N: usize>(limit: u32) -> Arc<LeasePool<Concurrency, N>> {

@@ -5,10 +5,8 @@
 use core::hash::BuildHasherDefault;
 
 use loom::sync::Arc;
-use portcullis_core::{
-    CooldownWindow, Denied, Keyed, KeyedArray, Limiter, Line, PendingClaim, Rate, TokenBucket,
-    TokenBucketRules,
-};
+use portcullis_core::keyed::{Line, PendingClaim, TokenBucketRules};
+use portcullis_core::{CooldownWindow, Denied, Keyed, KeyedArray, Limiter, Rate, TokenBucket};
 use portcullis_loom::{Itself, at, explore, explore_briefly, join, spawn, turn};
 
 type Table = Keyed<TokenBucketRules, Vec<Line>, BuildHasherDefault<Itself>>;

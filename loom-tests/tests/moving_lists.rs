@@ -8,10 +8,9 @@
 use core::hash::BuildHasherDefault;
 
 use loom::sync::Arc;
-use portcullis_core::{
-    AnyRules, Denied, KeyedList, Line, Rate, Receipt, RulesAtRunTime, Timestamp, TokenBucket,
-    TokenBucketRules,
-};
+use portcullis_core::keyed::{AnyRules, Line, RulesAtRunTime, TokenBucketRules};
+use portcullis_core::limiter::Receipt;
+use portcullis_core::{Denied, KeyedList, Rate, Timestamp, TokenBucket};
 use portcullis_loom::{Itself, at, explore, explore_briefly, join, spawn, take, turn};
 
 type Table = KeyedList<RulesAtRunTime, Vec<Line>, BuildHasherDefault<Itself>>;

@@ -5,10 +5,10 @@ use core::hash::{BuildHasherDefault, Hash};
 use std::sync::Arc;
 
 use portcullis_async::{Acquire, KeyedQueue, QueueKey};
-use portcullis_core::{
-    Address, ByAddress, ConcurrencyRules, Denied, Key, KeyHash, Keyed, Keys, Limiter,
-    LimitersByAddress, Line, QueueKeys, Receipt, Timeless,
-};
+use portcullis_core::keyed::{Address, ConcurrencyRules, Key, KeyHash, Line};
+use portcullis_core::limiter::Receipt;
+use portcullis_core::queue::{ByAddress, Keys, LimitersByAddress, QueueKeys};
+use portcullis_core::{Denied, Keyed, Limiter, Timeless};
 use portcullis_loom::queue::{Lock, Task, beside, has_no_waiters};
 use portcullis_loom::{Itself, at, explore, join, turn};
 

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::task::Wake;
 
 use portcullis_async::{Acquire, Drained, KeyedQueue, QueueKey};
-use portcullis_core::{ConcurrencyRules, Keyed, Lease, Limiter, Line, Timeless};
+use portcullis_core::keyed::{ConcurrencyRules, Line};
+use portcullis_core::{Keyed, Lease, Limiter, Timeless};
 use portcullis_loom::queue::{
     Drain, Lock, Task, Woken, beside, beside_of, has_no_waiters, leave_all, list_ends_well,
 };

@@ -12,7 +12,9 @@ use std::task::Wake;
 
 use loom::sync::Arc as Shared;
 use portcullis_async::{Drained, Queue, RawLock, Rejected};
-use portcullis_core::{Concurrency, Lease, QueueLimiter, Timeless, Word};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::state::Word;
+use portcullis_core::{Concurrency, Lease, Timeless};
 use portcullis_loom::queue::{
     Drain, Lock, Panics, Queued, Task, Unwatched, Woken, around, beside, beside_of, ends_well,
     hold, queue,

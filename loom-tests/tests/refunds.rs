@@ -9,9 +9,9 @@ use core::time::Duration;
 use std::sync::Arc as Shared;
 
 use loom::sync::Arc;
-use portcullis_core::{
-    FixedWindow, Limiter, Rate, Receipt, SlidingWindow, Timestamp, TokenBucket, Word,
-};
+use portcullis_core::limiter::Receipt;
+use portcullis_core::state::Word;
+use portcullis_core::{FixedWindow, Limiter, Rate, SlidingWindow, Timestamp, TokenBucket};
 use portcullis_loom::{at, explore, join, on_both_widths, spawn, take, turn};
 
 on_both_widths!(

@@ -5,10 +5,9 @@
 use core::hash::BuildHasherDefault;
 
 use loom::sync::Arc;
-use portcullis_core::{
-    Keyed, Limiter, Line, Rate, Receipt, Refunds, RefundsBefore, Timestamp, TokenBucket,
-    TokenBucketRules,
-};
+use portcullis_core::keyed::{Line, Refunds, RefundsBefore, TokenBucketRules};
+use portcullis_core::limiter::Receipt;
+use portcullis_core::{Keyed, Limiter, Rate, Timestamp, TokenBucket};
 use portcullis_loom::{Itself, at, explore, explore_briefly, join, spawn, take, turn};
 
 const A: u64 = 1;

@@ -3,7 +3,8 @@
 #![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
-use portcullis_core::{Attached, Detach, Limiter, Rate, StateWord, Timestamp, TokenBucket};
+use portcullis_core::state::{Attached, Detach, StateWord};
+use portcullis_core::{Limiter, Rate, Timestamp, TokenBucket};
 use portcullis_loom::{explore, explore_briefly, join, spawn, turn};
 use portcullis_shm::stripes::{Stripe, Striped};
 

@@ -2,9 +2,9 @@
 #![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
-use portcullis_core::{
-    Attached, Detach, Limiter, Rate, StateWord, Timestamp, TokenBucket, TokenBucketRules,
-};
+use portcullis_core::keyed::TokenBucketRules;
+use portcullis_core::state::{Attached, Detach, StateWord};
+use portcullis_core::{Limiter, Rate, Timestamp, TokenBucket};
 use portcullis_loom::{explore, explore_briefly, join, spawn, turn};
 use portcullis_shm::versions::{self, Newest, Settings, Version, WORDS};
 

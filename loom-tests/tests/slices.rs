@@ -6,9 +6,9 @@ use core::time::Duration;
 
 use loom::sync::Arc;
 use loom::thread::JoinHandle;
-use portcullis_core::{
-    Concurrency, Limiter, Rate, Slice, Sliceable, SlicedBucket, Timestamp, Word,
-};
+use portcullis_core::parts::{Slice, Sliceable};
+use portcullis_core::state::Word;
+use portcullis_core::{Concurrency, Limiter, Rate, SlicedBucket, Timestamp};
 use portcullis_loom::{Witness, at, explore, join, on_both_widths, spawn, take, turn};
 
 on_both_widths!(

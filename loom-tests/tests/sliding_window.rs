@@ -7,7 +7,8 @@
 use core::time::Duration;
 
 use loom::sync::Arc;
-use portcullis_core::{Denied, Limiter, Retry, SlidingWindow, Timestamp, Word};
+use portcullis_core::state::Word;
+use portcullis_core::{Denied, Limiter, Retry, SlidingWindow, Timestamp};
 use portcullis_loom::{
     Witness, at, explore, explore_within, join, on_both_widths, spawn, take, turn,
 };

@@ -4,7 +4,9 @@
 use core::time::Duration;
 
 use loom::sync::Arc;
-use portcullis_core::{Sometimes, SometimesBuilder, Timestamp, Word};
+use portcullis_core::builder::SometimesBuilder;
+use portcullis_core::state::Word;
+use portcullis_core::{Sometimes, Timestamp};
 use portcullis_loom::{at, explore, join, on_both_widths, spawn, turn};
 
 on_both_widths!(

@@ -3,7 +3,9 @@
 #![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
-use portcullis_core::{Limiter, Rate, Stripe, StripedBucket, Timestamp, Word};
+use portcullis_core::parts::Stripe;
+use portcullis_core::state::Word;
+use portcullis_core::{Limiter, Rate, StripedBucket, Timestamp};
 use portcullis_loom::{at, explore, explore_briefly, join, on_both_widths, spawn, take, turn};
 
 on_both_widths!(

@@ -4,7 +4,9 @@
 #![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
-use portcullis_core::{Back, Limiter, Stripe, StripedConcurrency, Waiting};
+use portcullis_core::limiter::{Back, Waiting};
+use portcullis_core::parts::Stripe;
+use portcullis_core::{Limiter, StripedConcurrency};
 use portcullis_loom::queue::{Task, around, beside, beside_of, ends_well, hold};
 use portcullis_loom::{Witness, at, explore, explore_briefly, join, spawn, take, turn};
 

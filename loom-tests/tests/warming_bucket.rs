@@ -5,7 +5,8 @@
 use core::time::Duration;
 
 use loom::sync::Arc;
-use portcullis_core::{Limiter, Rate, Timestamp, WarmingBucket, Word};
+use portcullis_core::state::Word;
+use portcullis_core::{Limiter, Rate, Timestamp, WarmingBucket};
 use portcullis_loom::{at, explore, join, on_both_widths, spawn, take};
 
 on_both_widths!(

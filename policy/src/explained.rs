@@ -3,7 +3,8 @@
 use core::fmt;
 use core::ops::Deref;
 
-use portcullis_core::{Detail, Retry, Timestamp};
+use portcullis_core::limiter::Detail;
+use portcullis_core::{Retry, Timestamp};
 
 use crate::limit::Limit;
 use crate::policy::outcome::Outcome;

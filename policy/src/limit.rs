@@ -6,9 +6,12 @@ use core::mem;
 use core::str::FromStr;
 use core::time::Duration;
 
+use portcullis_core::builder::TokenBucketBuilder;
+use portcullis_core::keyed::{
+    ConcurrencyRules, FixedWindowRules, IntoRules, Line, Refunds, TokenBucketRules,
+};
 use portcullis_core::{
-    Concurrency, ConcurrencyRules, CooldownWindow, FixedWindow, FixedWindowRules, IntoRules, Line,
-    Rate, Refunds, SettingsError, SlidingWindow, TokenBucket, TokenBucketBuilder, TokenBucketRules,
+    Concurrency, CooldownWindow, FixedWindow, Rate, SettingsError, SlidingWindow, TokenBucket,
 };
 
 use crate::period::{PeriodError, parse_count, parse_period};

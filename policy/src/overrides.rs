@@ -26,7 +26,7 @@ use std::collections::{HashMap, HashSet};
 use foldhash::fast::RandomState;
 #[cfg(feature = "live")]
 use portcullis_core::Timestamp;
-use portcullis_core::{Address, FixedWindowRules, KeyHash};
+use portcullis_core::keyed::{Address, FixedWindowRules, KeyHash};
 
 use crate::key::Key;
 use crate::key::KeyOf;

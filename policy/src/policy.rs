@@ -21,7 +21,8 @@ use core::fmt;
 use core::mem;
 use core::ops::ControlFlow;
 
-use portcullis_core::{Address, Denied, Retry, Timestamp};
+use portcullis_core::keyed::Address;
+use portcullis_core::{Denied, Retry, Timestamp};
 
 use self::active::{Active, Unasked, Verdict};
 use self::outcome::{Answer, Outcome, Status, compare_shares};

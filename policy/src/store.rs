@@ -43,12 +43,18 @@ use core::time::Duration;
 use std::hash::RandomState;
 use std::sync::Arc;
 
+use portcullis_core::composition::DeniedBy;
+use portcullis_core::keyed::{
+    Address, AnyRules, ConcurrencyRules, FixedWindowRules, Key, KeyHash, KeyedRules, Line, Refunds,
+    RulesAtRunTime, TokenBucketRules,
+};
+use portcullis_core::limiter::{
+    Answer, Ask, Back, Detail, Hints, LimiterId, Plan, Read, Reading, Receipt, Refund, Returned,
+};
+use portcullis_core::queue::Keys;
 use portcullis_core::{
-    Address, AllOf, Answer, AnyRules, Ask, Back, ConcurrencyRules, CooldownWindow, Denied,
-    DeniedBy, Detail, FixedWindow, FixedWindowRules, Hints, Key, KeyHash, Keyed, KeyedArray,
-    KeyedList, KeyedRules, Keys, Limiter, LimiterExt, LimiterId, Line, Plan, Read, Reading,
-    Receipt, Refund, Refunds, Retry, Returned, RulesAtRunTime, SettingsError, SlidingWindow,
-    Timestamp, TokenBucketRules,
+    AllOf, CooldownWindow, Denied, FixedWindow, Keyed, KeyedArray, KeyedList, Limiter, LimiterExt,
+    Retry, SettingsError, SlidingWindow, Timestamp,
 };
 
 use self::starts::{Start, Starts};

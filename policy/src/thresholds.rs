@@ -19,9 +19,8 @@ use core::time::Duration;
 use std::hash::RandomState;
 use std::sync::Arc;
 
-use portcullis_core::{
-    Address, Denied, FixedWindowRules, Key, Limiter, SettingsError, SlidingWindow, Timestamp,
-};
+use portcullis_core::keyed::{Address, FixedWindowRules, Key};
+use portcullis_core::{Denied, Limiter, SettingsError, SlidingWindow, Timestamp};
 
 use crate::key::KeyOf;
 use crate::limit::{bytes_per_key, table_bytes};

@@ -4,9 +4,9 @@ use core::time::Duration;
 use std::collections::BTreeSet;
 use std::sync::Barrier;
 
+use portcullis_core::limiter::Detail;
 use portcullis_core::{
-    AllOf, Detail, FixedWindow, Limiter, LimiterExt, Rate, Retry, SlidingWindow, Timestamp,
-    TokenBucket,
+    AllOf, FixedWindow, Limiter, LimiterExt, Rate, Retry, SlidingWindow, Timestamp, TokenBucket,
 };
 use portcullis_policy::{Algorithm, Key, Limit, Outcome, Policy, Request, Rule};
 use proptest::prelude::*;

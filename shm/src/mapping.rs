@@ -28,7 +28,8 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use portcullis_core::{Line, StateWord};
+use portcullis_core::keyed::Line;
+use portcullis_core::state::StateWord;
 
 use crate::error::OpenError;
 use crate::fault::{self, Entry};

@@ -8,7 +8,8 @@ use core::time::Duration;
 use std::thread;
 use std::time::Instant;
 
-use portcullis_core::{Clock, Denied, MonotonicClock, Setting, SettingsError, Timestamp};
+use portcullis_core::builder::Setting;
+use portcullis_core::{Clock, Denied, MonotonicClock, SettingsError, Timestamp};
 
 use crate::deaths::Deaths;
 use crate::error::OpenError;

@@ -7,7 +7,8 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 
-use portcullis_core::{ClaimError, Clock, Denied, LeaseId, MonotonicClock, StaleId, Timestamp};
+use portcullis_core::leases::{ClaimError, LeaseId, StaleId};
+use portcullis_core::{Clock, Denied, MonotonicClock, Timestamp};
 
 use crate::deaths::Deaths;
 use crate::error::OpenError;
@@ -40,7 +41,7 @@ impl SharedFile {
     ///
     /// ```
     /// use core::time::Duration;
-    /// use portcullis_core::StaleId;
+    /// use portcullis_core::leases::StaleId;
     /// use portcullis_shm::SharedFile;
     ///
     /// let file = SharedFile::named("doc-lease-pool")?;
@@ -140,7 +141,7 @@ impl SharedLeasePool {
     /// [`Denied::Closed`] if the file was truncated.
     ///
     /// ```
-    /// # use portcullis_core::ClaimError;
+    /// # use portcullis_core::leases::ClaimError;
     /// # use portcullis_shm::SharedFile;
     /// # let file = SharedFile::named("doc-pool-claim")?;
     /// let pool = file.lease_pool(1)?;
@@ -238,7 +239,7 @@ impl SharedLeasePool {
     /// past its deadline, and that no other claim has taken over, is released.
     ///
     /// ```
-    /// # use portcullis_core::StaleId;
+    /// # use portcullis_core::leases::StaleId;
     /// # use portcullis_shm::SharedFile;
     /// # let file = SharedFile::named("doc-pool-release")?;
     /// let pool = file.lease_pool(1)?;

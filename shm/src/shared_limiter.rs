@@ -4,11 +4,13 @@
 use core::fmt::{self, Debug};
 use core::time::Duration;
 
+use portcullis_core::builder::{FixedWindowBuilder, TokenBucketBuilder};
+use portcullis_core::limiter::{Answer, Ask, Back, Hints, LimiterId, Read, Reading, Returned};
+use portcullis_core::queue::{QueueLimiter, Replenishing};
+use portcullis_core::state::{Attached, Detach, NativeWord, StateWord};
 use portcullis_core::{
-    Answer, Ask, Attached, Back, Clock, Denied, Detach, FixedWindow, FixedWindowBuilder, Hints,
-    Lease, Limiter, LimiterExt, LimiterId, MonotonicClock, NativeWord, QueueLimiter, Rate, Read,
-    Reading, Replenishing, Retry, Returned, SettingsError, StateWord, Timestamp, TokenBucket,
-    TokenBucketBuilder,
+    Clock, Denied, FixedWindow, Lease, Limiter, LimiterExt, MonotonicClock, Rate, Retry,
+    SettingsError, Timestamp, TokenBucket,
 };
 
 use crate::error::OpenError;

@@ -30,7 +30,8 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use portcullis_core::{Clock, MonotonicClock, Seed, Timestamp};
+use portcullis_core::keyed::Seed;
+use portcullis_core::{Clock, MonotonicClock, Timestamp};
 
 use crate::error::OpenError;
 use crate::futex;

@@ -5,10 +5,12 @@ use core::cell::Cell;
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use portcullis_core::keyed::TokenBucketRules;
+use portcullis_core::limiter::{Answer, Ask, Back, Hints, LimiterId, Read, Reading, Returned};
+use portcullis_core::queue::Replenishing;
+use portcullis_core::state::{Attached, Detach};
 use portcullis_core::{
-    Answer, Ask, Attached, Back, Clock, Denied, Detach, Hints, Lease, Limiter, LimiterExt,
-    LimiterId, MonotonicClock, Rate, Read, Reading, Replenishing, Retry, Returned, Timestamp,
-    TokenBucket, TokenBucketRules,
+    Clock, Denied, Lease, Limiter, LimiterExt, MonotonicClock, Rate, Retry, Timestamp, TokenBucket,
 };
 
 use crate::error::OpenError;

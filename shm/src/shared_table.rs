@@ -2,7 +2,7 @@
 //!
 //! The state of a table is its lines, and nothing else: a key's slot has its tag and its state, and
 //! the hash of a key needs the seed, which is the same for all processes because the file has it.
-//! The counters of a table's [statistics](portcullis_core::KeyedStatistics) are the process's own.
+//! The counters of a table's [statistics](portcullis_core::keyed::KeyedStatistics) are the process's own.
 //!
 //! A process that is killed while it claims a slot leaves the slot claimed.
 //! [`recover`](SharedTable::recover) vacates it.
@@ -43,10 +43,12 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use portcullis_core::{
-    Clock, Clocked, ClockedKey, FixedWindow, FixedWindowRules, IntoRules, Keyed, KeyedRules, Line,
-    MonotonicClock, MovableRules, PendingClaim, Seed, SettingsError, Timestamp, TokenBucket,
+use portcullis_core::keyed::{
+    ClockedKey, FixedWindowRules, IntoRules, KeyedRules, Line, MovableRules, PendingClaim, Seed,
     TokenBucketRules,
+};
+use portcullis_core::{
+    Clock, Clocked, FixedWindow, Keyed, MonotonicClock, SettingsError, Timestamp, TokenBucket,
 };
 
 use crate::error::OpenError;

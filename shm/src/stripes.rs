@@ -30,7 +30,8 @@
 //! *Scarce permits stay in the rest.* A stripe draws only while the rest has as many permits as
 //! four times the room of all stripes. A request that the rest denies looks at all stripes.
 
-use portcullis_core::{Denied, Limiter, Receipt, Refund, Timestamp};
+use portcullis_core::limiter::{Receipt, Refund};
+use portcullis_core::{Denied, Limiter, Timestamp};
 
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;

@@ -45,7 +45,7 @@
 //! a process that stops in the middle of a decision, or of completing a change, for less than a
 //! minute does not meet the state of later settings.
 
-use portcullis_core::StateWord;
+use portcullis_core::state::StateWord;
 
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::{AtomicU64, fence};
@@ -263,7 +263,7 @@ impl Version {
     /// Steps 3 and 4 of a change to this version from number `number`, if it is pending. Any
     /// process may do them that has seen that the version before is superseded. `move_state` moves
     /// the state of that version to this one, instead of the bits that it is passed, by
-    /// [`Attached::move_to_at`](portcullis_core::Attached::move_to_at).
+    /// [`Attached::move_to_at`](portcullis_core::state::Attached::move_to_at).
     pub fn complete(&self, number: u64, move_state: impl FnOnce(u64)) {
         let (pending, in_force) = (stamp(number + 1, PENDING), stamp(number + 1, IN_FORCE));
         let instead_of = self.state.get();

@@ -14,9 +14,9 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::sync::Barrier;
 
-use portcullis_core::{
-    Ask, Denied, FixedWindow, Interval, Limiter, LimiterExt, Rate, Timestamp, TokenBucket,
-};
+use portcullis_core::clock::Interval;
+use portcullis_core::limiter::Ask;
+use portcullis_core::{Denied, FixedWindow, Limiter, LimiterExt, Rate, Timestamp, TokenBucket};
 use portcullis_shm::{OpenError, RecordsError, SharedFile};
 use support::{Folder, now};
 

@@ -9,7 +9,8 @@ use std::fs::OpenOptions;
 use std::path::Path;
 use std::time::Instant;
 
-use portcullis_core::{Denied, Setting, SettingsError};
+use portcullis_core::builder::Setting;
+use portcullis_core::{Denied, SettingsError};
 use portcullis_shm::{Ended, OpenError, SharedFile};
 use support::{Folder, Process, role};
 use support_fork::{fork, fork_without_handlers};

@@ -7,7 +7,8 @@ use std::fs::OpenOptions;
 use std::path::Path;
 use std::time::Instant;
 
-use portcullis_core::{ClaimError, Denied, LeaseId, StaleId};
+use portcullis_core::Denied;
+use portcullis_core::leases::{ClaimError, LeaseId, StaleId};
 use portcullis_shm::{OpenError, SharedFile};
 use support::{Admission, Folder, Journal, Process, now, role, seconds};
 

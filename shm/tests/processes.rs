@@ -9,9 +9,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::Instant;
 
-use portcullis_core::{
-    Denied, FixedWindow, Limiter, LimiterExt, Rate, TokenBucket, TokenBucketRules,
-};
+use portcullis_core::keyed::TokenBucketRules;
+use portcullis_core::{Denied, FixedWindow, Limiter, LimiterExt, Rate, TokenBucket};
 use portcullis_shm::{OpenError, SharedFile, SharedTable};
 use support::{Admission, Folder, Journal, PERMIT, Process, most_above_rate, now, role, seconds};
 

@@ -10,7 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
-use portcullis_core::{Denied, FixedWindow, Rate, Timestamp, TokenBucket, TokenBucketRules};
+use portcullis_core::keyed::TokenBucketRules;
+use portcullis_core::{Denied, FixedWindow, Rate, Timestamp, TokenBucket};
 use portcullis_shm::{OpenError, SharedTable};
 use support::{Folder, now};
 
@@ -243,7 +244,7 @@ fn write(file: &Path, at: u64, word: u64) {
 
 #[test]
 fn a_change_of_a_table_whose_process_was_killed_is_completed_by_others() {
-    let lines = portcullis_core::Line::count_for_keys(100) as u64;
+    let lines = portcullis_core::keyed::Line::count_for_keys(100) as u64;
     // The change was killed after it had closed this many slots; none: before it superseded.
     for closed in [None, Some(0), Some(1), Some(200), Some(8 * lines)] {
         let folder = Folder::new(&format!("table-killed-{closed:?}"));
@@ -316,7 +317,7 @@ fn a_claim_whose_process_was_killed_delays_no_change() {
 
 /// A file in which a process has begun to change a table, and has handed half of the keys over.
 fn change_begun(folder: &Folder) -> SharedTable<TokenBucketRules> {
-    let lines = portcullis_core::Line::count_for_keys(100) as u64;
+    let lines = portcullis_core::keyed::Line::count_for_keys(100) as u64;
     let file = folder.file("users");
     let bucket = |burst| TokenBucket::new(Rate::ZERO, burst);
     let old = file.table(bucket(20), 100).unwrap();

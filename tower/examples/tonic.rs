@@ -25,7 +25,8 @@ use core::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes};
 use http::HeaderValue;
-use portcullis_core::{Concurrency, Keys, Rate, TokenBucket};
+use portcullis_core::queue::Keys;
+use portcullis_core::{Concurrency, Rate, TokenBucket};
 use portcullis_tower::{ByKey, ByLimiter, Decide, Denial, DenialSettings, RateLimitLayer};
 use tonic::Status;
 use tonic::body::Body;

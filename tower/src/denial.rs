@@ -22,8 +22,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 #[cfg(feature = "queue")]
 use portcullis_async::Rejected;
+use portcullis_core::limiter::Receipt;
 use portcullis_core::metadata::Name;
-use portcullis_core::{Clock, Denied, Limiter, LimiterExt, Receipt, Retry, Timestamp};
+use portcullis_core::{Clock, Denied, Limiter, LimiterExt, Retry, Timestamp};
 use portcullis_policy::{Decision, Limit, Outcome, PathError, Policy, Rule};
 
 /// A request that is denied.

@@ -24,7 +24,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use portcullis_async::{KeyedQueue, Queue, Rejected};
-use portcullis_core::{AdjustableBucket, Carry, Concurrency, Keyed, Rate, Timestamp, TokenBucket};
+use portcullis_core::state::Carry;
+use portcullis_core::{AdjustableBucket, Concurrency, Keyed, Rate, Timestamp, TokenBucket};
 use portcullis_policy::{
     Conditions, Key, Kind, Limit, LivePolicy, OnMissing, Policy, QueueOrder, Rule,
 };

@@ -9,7 +9,8 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use http::{Request, Response};
-use portcullis_core::{Clock, Interval, Rate, Timestamp, TokenBucket};
+use portcullis_core::clock::Interval;
+use portcullis_core::{Clock, Rate, Timestamp, TokenBucket};
 use portcullis_tower::{
     AnyBody, ByKey, ByLimiter, Decide, DenialSettings, RateLimit, RateLimitLayer,
 };

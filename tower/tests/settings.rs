@@ -9,10 +9,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::{Body, Frame};
+use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
 use portcullis_core::metadata::{Name, REASON_PHRASE, RETRY_AFTER, USED_SHARE};
 use portcullis_core::{
-    Answer, Ask, Back, Concurrency, Denied, Limiter, ManualClock, Rate, Read, Reading, Retry,
-    Returned, Timestamp, TokenBucket,
+    Concurrency, Denied, Limiter, ManualClock, Rate, Retry, Timestamp, TokenBucket,
 };
 use portcullis_policy::{Conditions, Key, Limit, OnMissing, Policy, Rule};
 use portcullis_tower::{
@@ -470,7 +470,7 @@ fn clients_behind_a_trusted_proxy_have_limits_of_their_own() {
 /// Limits of each key, in code. Requests without a key share one.
 #[test]
 fn each_key_has_a_limiter() {
-    use portcullis_core::Keys;
+    use portcullis_core::queue::Keys;
     use portcullis_tower::{ByKey, PeerAddress};
     let bucket = || TokenBucket::new(Rate::new(1, Duration::from_hours(1)), 2);
     let from = |address: &str| {
@@ -949,7 +949,7 @@ fn a_panic_in_a_function_of_the_settings_leaves_nothing_behind() {
     let bucket = TokenBucket::new(Rate::per_second(1), 1);
     let keys = ByKey::new(bucket, 10, |head, table| {
         assert!(head.uri.path() != "/500", "as the test wants");
-        Some(portcullis_core::Keys::hash_of(table, &0))
+        Some(portcullis_core::queue::Keys::hash_of(table, &0))
     });
     let (mut ask, _) = limited(keys, |layer| layer);
     assert!(catch_unwind(AssertUnwindSafe(|| ask(get("/500")).is_some())).is_err());

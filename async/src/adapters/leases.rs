@@ -1,7 +1,8 @@
 //! Permits of an item or of bytes that have not passed yet. They are refunded unless they are
 //! spent.
 
-use portcullis_core::{Clock, Lease, Receipt};
+use portcullis_core::limiter::Receipt;
+use portcullis_core::{Clock, Lease};
 
 use crate::queues::acquire::Anchored;
 use crate::waiting::wait_queue::HasWaitQueue;

@@ -25,7 +25,8 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::thread::{self, Thread};
 
-use portcullis_core::{Clock, Lease, QueueLimiter, Timestamp};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::{Clock, Lease, Timestamp};
 
 use crate::driving::sleep;
 use crate::lock::RawLock;

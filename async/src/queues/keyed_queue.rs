@@ -11,12 +11,14 @@ use core::ops::Deref;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
-use portcullis_core::metadata;
-use portcullis_core::{
-    Address, Answer, Ask, Back, Clock, Counted, Counts, Denied, Detail, Hints, Idle, Key, Keys,
-    Lease, Limiter, LimiterExt, LimiterId, QueueKeys, Read, Reading, Retry, Returned, Tally,
-    Timestamp, Waiting, When,
+use portcullis_core::counts::{Counts, Tally};
+use portcullis_core::keyed::{Address, Key};
+use portcullis_core::limiter::{
+    Answer, Ask, Back, Detail, Hints, Idle, LimiterId, Read, Reading, Returned, Waiting, When,
 };
+use portcullis_core::metadata;
+use portcullis_core::queue::{Keys, QueueKeys};
+use portcullis_core::{Clock, Counted, Denied, Lease, Limiter, LimiterExt, Retry, Timestamp};
 use stable_deref_trait::StableDeref;
 
 #[cfg(all(feature = "std", not(portcullis_loom)))]
@@ -55,7 +57,8 @@ use crate::waiting::wait_queue::{HasWaitQueue, WaitQueue};
 ///
 /// ```
 /// use portcullis_async::KeyedQueue;
-/// use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
+/// use portcullis_core::{Keyed, ManualClock};
+/// use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
 ///
 /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
 /// let downloads = KeyedQueue::new(table, ManualClock::new(), 10);
@@ -94,7 +97,8 @@ impl<T: QueueKeys, C: QueueClock> KeyedQueue<T, C> {
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
+    /// # use portcullis_core::{Keyed, ManualClock};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// static CLOCK: ManualClock = ManualClock::new();
     /// static QUEUE: KeyedQueue<Keyed<ConcurrencyRules, [Line; 64]>, &ManualClock> =
     ///     KeyedQueue::new(
@@ -119,7 +123,8 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock> KeyedQueue<T, C, R> {
         ///
         /// ```
         /// # use portcullis_async::{DefaultLock, KeyedQueue};
-        /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
+        /// # use portcullis_core::{Keyed, ManualClock};
+        /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
         /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
         /// let queue = KeyedQueue::with_lock(table, ManualClock::new(), 10, DefaultLock::new());
         /// # _ = queue;
@@ -145,7 +150,8 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
+    /// # use portcullis_core::{Keyed, ManualClock};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
     /// let lease = futures_executor::block_on(queue.acquire("alice", 2))?;
@@ -160,7 +166,8 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     ///
     /// ```
     /// # use portcullis_async::{Acquire, KeyedQueue};
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
+    /// # use portcullis_core::{Keyed, ManualClock};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
     /// let some = futures_executor::block_on(Acquire::new(queue.key("alice"), 1).up_to(5))?;
@@ -176,7 +183,8 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timeless};
+    /// # use portcullis_core::{Keyed, Timeless};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// # use std::sync::Arc;
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -199,7 +207,8 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
+    /// # use portcullis_core::{Keyed, ManualClock};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
     /// let lease = queue.try_acquire("alice", 2)?;
@@ -220,7 +229,8 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
+    /// # use portcullis_core::{Keyed, ManualClock};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
     /// assert_eq!(queue.change(|table| table.rules()[0].set_limit(5)), Ok(2));
@@ -260,7 +270,8 @@ where
 ///
 /// ```
 /// use portcullis_async::{Acquire, KeyedQueue, QueueKey};
-/// use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
+/// use portcullis_core::{Keyed, ManualClock};
+/// use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
 /// use std::sync::Arc;
 ///
 /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(1_000), Seed::new());
@@ -277,7 +288,8 @@ pub struct QueueKey<P>(QueueKeyLimiter<P>);
 ///
 /// ```
 /// # use portcullis_async::KeyedQueue;
-/// # use portcullis_core::{ConcurrencyRules, Keyed, Limiter, Line, ManualClock, Seed, Timestamp};
+/// # use portcullis_core::{Keyed, Limiter, ManualClock, Timestamp};
+/// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
 /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
 /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
 /// assert_eq!(queue.key("alice").available_at(Timestamp::ZERO), 2);
@@ -314,7 +326,8 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     ///
     /// ```
     /// # use portcullis_async::{KeyedQueue, QueueKey};
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Limiter, Line, ManualClock, Seed};
+    /// # use portcullis_core::{Keyed, Limiter, ManualClock};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// # use portcullis_core::Timestamp;
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
@@ -335,7 +348,8 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     ///
     /// ```
     /// # use portcullis_async::{KeyedQueue, QueueKey};
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, ManualClock, Seed};
+    /// # use portcullis_core::{Keyed, ManualClock};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
     /// assert!(QueueKey::of(&queue, 0, "alice").is_some());
@@ -351,7 +365,8 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     ///
     /// ```
     /// # use portcullis_async::{KeyedQueue, QueueKey};
-    /// # use portcullis_core::{Concurrency, Keyed, Keys, Timeless};
+    /// # use portcullis_core::{Concurrency, Keyed, Timeless};
+    /// # use portcullis_core::queue::Keys;
     /// let table = Keyed::for_keys(Concurrency::new(2), 100);
     /// let alice = table.locate(0, "alice").unwrap();
     /// let queue = KeyedQueue::new(table, Timeless, 10);
@@ -452,7 +467,8 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timeless};
+    /// # use portcullis_core::{Keyed, Timeless};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue = KeyedQueue::new(table, Timeless, 10);
     /// let alice = queue.key("alice");
@@ -495,7 +511,8 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timeless};
+    /// # use portcullis_core::{Keyed, Timeless};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue = KeyedQueue::new(table, Timeless, 10);
     /// let lease = futures_executor::block_on(queue.key("alice").acquire(2))?;
@@ -510,7 +527,8 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;
-    /// # use portcullis_core::{ConcurrencyRules, Keyed, Line, Seed, Timeless};
+    /// # use portcullis_core::{Keyed, Timeless};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue = KeyedQueue::new(table, Timeless, 10);
     /// assert_eq!(queue.key("alice").available(), 2);
@@ -532,7 +550,8 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     ///
     /// ```
     /// # use portcullis_async::{KeyedQueue, ThreadTimer};
-    /// # use portcullis_core::{Keyed, Line, Rate, Seed, TokenBucketRules};
+    /// # use portcullis_core::{Keyed, Rate};
+    /// # use portcullis_core::keyed::{Line, Seed, TokenBucketRules};
     /// # let rules = TokenBucketRules::new(Rate::per_second(1_000), 1);
     /// # let table = Keyed::new(rules, Line::for_keys(1_000), Seed::new());
     /// let queue = KeyedQueue::new(table, ThreadTimer::new(), 10);

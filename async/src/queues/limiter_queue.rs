@@ -121,7 +121,7 @@ impl<S: LimiterSource, C, R, H> LimiterQueue<S, C, R, H> {
     ///
     /// - if it serves the [newest request first](crate::Order::NewestFirst): new requests may have
     ///   taken permits in the meantime;
-    /// - if the limiter is [shared](portcullis_core::QueueLimiter::SHARED), for example behind a
+    /// - if the limiter is [shared](portcullis_core::queue::QueueLimiter::SHARED), for example behind a
     ///   pointer: other callers may have taken permits in the meantime.
     ///
     /// ```
@@ -286,7 +286,7 @@ impl<S: LimiterSource, C: QueueClock, R: RawLock, H: Hook> LimiterQueue<S, C, R,
         self.wait_queue.close();
     }
 
-    /// Waits until no permits are [held](portcullis_core::QueueLimiter::held): all leases whose
+    /// Waits until no permits are [held](portcullis_core::queue::QueueLimiter::held): all leases whose
     /// permits return by release have been released. Ready immediately if the permits of the
     /// limiters return by time. A [`KeyedQueue`](crate::KeyedQueue) waits until each key of its
     /// table has been seen with no permits held; then all leases that were held when the future was

@@ -3,9 +3,9 @@
 use core::borrow::Borrow;
 use core::fmt;
 
-use portcullis_core::{
-    Counted, Counts, Denied, Idle, Limiter, LimiterExt, Retry, Tally, Timestamp,
-};
+use portcullis_core::counts::{Counts, Tally};
+use portcullis_core::limiter::Idle;
+use portcullis_core::{Counted, Denied, Limiter, LimiterExt, Retry, Timestamp};
 
 /// The limiter of a queue, to be asked only: taking from it would bypass the queue. Returned by
 /// [`Queue::limiter`](crate::Queue::limiter).

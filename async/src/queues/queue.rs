@@ -9,11 +9,12 @@ use core::ops::Deref;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
-use portcullis_core::metadata;
-use portcullis_core::{
-    Answer, Ask, Back, Denied, Detail, Hints, Idle, Lease, Limiter, LimiterExt, LimiterId,
-    QueueLimiter, Read, Reading, Retry, Returned, Timestamp, Waiting, When,
+use portcullis_core::limiter::{
+    Answer, Ask, Back, Detail, Hints, Idle, LimiterId, Read, Reading, Returned, Waiting, When,
 };
+use portcullis_core::metadata;
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::{Denied, Lease, Limiter, LimiterExt, Retry, Timestamp};
 
 #[cfg(all(feature = "std", not(portcullis_loom)))]
 use crate::lock::ThreadLock;

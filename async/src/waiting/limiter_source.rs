@@ -6,9 +6,10 @@
 use core::fmt;
 use core::ops::Deref;
 
-use portcullis_core::{
-    Address, Back, Key, Limiter, LimiterExt, PassedOn, QueueKeys, QueueLimiter, Waiting,
-};
+use portcullis_core::keyed::{Address, Key};
+use portcullis_core::limiter::{Back, Waiting};
+use portcullis_core::queue::{PassedOn, QueueKeys, QueueLimiter};
+use portcullis_core::{Limiter, LimiterExt};
 
 use crate::waiting::wait_list::{Shard, Shards};
 

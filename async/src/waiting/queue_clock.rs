@@ -5,7 +5,8 @@
 
 use core::task::{Poll, Waker};
 
-use portcullis_core::{Clock, Interval, Timeless, Timestamp};
+use portcullis_core::clock::Interval;
+use portcullis_core::{Clock, Timeless, Timestamp};
 
 use crate::waiting::timer::Timer;
 

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use portcullis_core::{Denied, NotGranted, Retry, Timestamp};
+use portcullis_core::limiter::NotGranted;
+use portcullis_core::{Denied, Retry, Timestamp};
 
 /// Why a request was not granted its permits. A small `Copy` value.
 ///
@@ -109,7 +110,7 @@ impl Rejected {
     /// For a request that had to wait, or could not wait long enough, this is
     /// [`Denied::Exhausted`]. So [`QueueFull`](Self::QueueFull) and [`Evicted`](Self::Evicted)
     /// become a denial for lack of permits, while a [`Counted`](portcullis_core::Counted) limiter
-    /// counts both as [refused](portcullis_core::NotGranted::Refused).
+    /// counts both as [refused](portcullis_core::limiter::NotGranted::Refused).
     ///
     /// With it, a caller can ask the queue for [metadata](portcullis_core::metadata): the reason of
     /// the limiter, or any other value that the limiter offers. Like all metadata, they describe

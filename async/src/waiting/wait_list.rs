@@ -26,7 +26,8 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::task::Waker;
 
-use portcullis_core::{NotGranted, Receipt, Timestamp};
+use portcullis_core::Timestamp;
+use portcullis_core::limiter::{NotGranted, Receipt};
 
 use crate::finally::Finally;
 use crate::sync::atomic::AtomicU8;

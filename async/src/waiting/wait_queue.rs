@@ -51,7 +51,10 @@ use core::ptr::NonNull;
 use core::task::Waker;
 use core::time::Duration;
 
-use portcullis_core::{Clock, Limiter, PassedOn, Receipt, Receipts, Timestamp, Waiting};
+use portcullis_core::composition::Receipts;
+use portcullis_core::limiter::{Receipt, Waiting};
+use portcullis_core::queue::PassedOn;
+use portcullis_core::{Clock, Limiter, Timestamp};
 
 use self::counts::QueueCounts;
 use crate::finally::Finally;

@@ -7,11 +7,12 @@ use portcullis_async::{
     AsyncIoTimer, EmbassyTimer, KeyedQueue, LimitSinkExt, LimitStreamExt, PerItem, Queue, Rejected,
     ThreadTimer, TokioTimer,
 };
+use portcullis_core::keyed::{Line, RandomSeed, TokenBucketRules};
+use portcullis_core::limiter::{Answer, Ask, Back, Detail, Read, Reading, Returned};
+use portcullis_core::state::Carry;
 use portcullis_core::{
-    AdjustableBucket, Answer, Ask, Back, Carry, Clocked, Counted, Denied, Detail, FixedWindow,
-    Keyed, KeyedArray, KeyedList, Limiter, LimiterExt, Line, ManualClock, MonotonicClock,
-    RandomSeed, Rate, Read, Reading, Retry, Returned, StripedBucket, Timestamp, TokenBucket,
-    TokenBucketRules,
+    AdjustableBucket, Clocked, Counted, Denied, FixedWindow, Keyed, KeyedArray, KeyedList, Limiter,
+    LimiterExt, ManualClock, MonotonicClock, Rate, Retry, StripedBucket, Timestamp, TokenBucket,
 };
 
 fn rates(n: u32, d: Duration, max_burst: u32, replenish_all_per: Duration) -> [Rate; 6] {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use portcullis_async::{
     Acquire, DeadlineClock, KeyedQueue, Order, Oversized, Queue, Rejected, Waited,
 };
+use portcullis_core::keyed::{ConcurrencyRules, Line, RandomSeed};
 use portcullis_core::{
-    Concurrency, ConcurrencyRules, Counted, Denied, Keyed, Lease, Limiter, Line, RandomSeed,
-    StripedConcurrency, Timeless, Timestamp,
+    Concurrency, Counted, Denied, Keyed, Lease, Limiter, StripedConcurrency, Timeless, Timestamp,
 };
 
 fn built(n: u32, max_permits: u64) -> u32 {

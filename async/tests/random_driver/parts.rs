@@ -10,10 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use portcullis_async::{Hook, Outcome, RawLock, ReentrantTimer, Timer, Waited};
 
-use portcullis_core::{
-    Answer, Ask, Back, Clock, Denied, Hints, Limiter, LimiterExt, LimiterId, PassedOn,
-    QueueLimiter, Read, Reading, Retry, Returned, Timestamp,
-};
+use portcullis_core::limiter::{Answer, Ask, Back, Hints, LimiterId, Read, Reading, Returned};
+use portcullis_core::queue::{PassedOn, QueueLimiter};
+use portcullis_core::{Clock, Denied, Limiter, LimiterExt, Retry, Timestamp};
 
 use crate::chance::{self, Site, fail, moment, strike};
 

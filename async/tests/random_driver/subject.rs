@@ -11,10 +11,12 @@ use std::sync::Arc;
 use portcullis_async::{
     Acquire, Drained, KeyedQueue, Next, Order, Queue, QueueCounts, QueueKey, Rejected,
 };
+use portcullis_core::counts::{Counts, Tally};
+use portcullis_core::keyed::{ConcurrencyRules, Line, TokenBucketRules};
+use portcullis_core::queue::{QueueKeys, QueueLimiter};
 use portcullis_core::{
-    AllOf, Concurrency, ConcurrencyRules, Counted, Counts, Denied, FixedWindow, Keyed, Lease,
-    Limiter, LimiterExt, Line, QueueKeys, QueueLimiter, Rate, Retry, Tally, Timestamp, TokenBucket,
-    TokenBucketRules,
+    AllOf, Concurrency, Counted, Denied, FixedWindow, Keyed, Lease, Limiter, LimiterExt, Rate,
+    Retry, Timestamp, TokenBucket,
 };
 
 use crate::chance::{below, one_in};
@@ -364,7 +366,7 @@ impl<L: Limits> Subject for Line1<L> {
 
 /// The limiter of each key.
 pub(crate) trait Each: 'static {
-    type Rules: portcullis_core::KeyedRules + Send + Sync;
+    type Rules: portcullis_core::keyed::KeyedRules + Send + Sync;
     fn draw() -> (Self::Rules, u64, Option<u64>);
 }
 

@@ -10,7 +10,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use portcullis_async::{Next, Order, Outcome, Rejected};
-use portcullis_core::{Denied, Total};
+use portcullis_core::Denied;
+use portcullis_core::counts::Total;
 
 use crate::chance::{self, Meddles, Site, below, fail, index, one_in};
 use crate::parts::{Owner, Sim, Token, Told, Wakes, call, token_of, waker};

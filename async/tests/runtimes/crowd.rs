@@ -11,7 +11,8 @@ use std::sync::{Arc, OnceLock};
 use std::task::Wake;
 
 use portcullis_async::{Acquire, Order, Queue, ReentrantTimer, Rejected, Timer};
-use portcullis_core::{Clock, Concurrency, QueueLimiter, Rate, Timestamp, TokenBucket};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::{Clock, Concurrency, Rate, Timestamp, TokenBucket};
 
 use crate::allocations::allocations;
 use crate::random::Random;

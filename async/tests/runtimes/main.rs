@@ -27,7 +27,8 @@ use std::thread;
 use std::time::Instant;
 
 use portcullis_async::{Queue, Timer};
-use portcullis_core::{LimiterExt, QueueLimiter};
+use portcullis_core::LimiterExt;
+use portcullis_core::queue::QueueLimiter;
 use runtime::{Pool, Runtime, Simulation, Smol, Tokio};
 use tokio::sync::oneshot;
 

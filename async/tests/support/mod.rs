@@ -15,10 +15,9 @@ use std::task::Wake;
 use portcullis_async::{
     Order, Queue, QueueClock, RawLock, ReentrantTimer, Rejected, ThreadLock, Timer,
 };
-use portcullis_core::{
-    Answer, Ask, Back, Clock, Concurrency, Denied, Lease, Limiter, ManualClock, QueueLimiter, Read,
-    Reading, Retry, Returned, Timestamp,
-};
+use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::{Clock, Concurrency, Denied, Lease, Limiter, ManualClock, Retry, Timestamp};
 
 pub const START: Timestamp = Timestamp::ZERO;
 pub const SECOND: Duration = Duration::from_secs(1);

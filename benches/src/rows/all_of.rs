@@ -5,7 +5,8 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crossbeam_utils::CachePadded;
-use portcullis_core::{AllOf, Limits, Rate, Timestamp, TokenBucket};
+use portcullis_core::composition::Limits;
+use portcullis_core::{AllOf, Rate, Timestamp, TokenBucket};
 
 use crate::measure::{Contest, Contestant, Expected};
 

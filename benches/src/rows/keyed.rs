@@ -32,9 +32,9 @@ use governor::nanos::Nanos;
 use governor::state::InMemoryState;
 use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter};
-use portcullis_core::{
-    Key, Keyed, KeyedList, Keys, Line, RandomSeed, Rate, Timestamp, TokenBucket, TokenBucketRules,
-};
+use portcullis_core::keyed::{Key, Line, RandomSeed, TokenBucketRules};
+use portcullis_core::queue::Keys;
+use portcullis_core::{Keyed, KeyedList, Rate, Timestamp, TokenBucket};
 
 use crate::measure::{Contest, Contestant, Expected, Ready};
 

@@ -3,9 +3,10 @@
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 
+use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
 use portcullis_core::{
-    Answer, Ask, Back, Concurrency, Counted, FixedWindow, LeasePool, Limiter, Rate, Read, Reading,
-    Returned, SlidingWindow, Timestamp, TokenBucket, Unlimited,
+    Concurrency, Counted, FixedWindow, LeasePool, Limiter, Rate, SlidingWindow, Timestamp,
+    TokenBucket, Unlimited,
 };
 
 use super::bound::{self, Verdict};
@@ -217,7 +218,8 @@ pub(super) fn honest() -> Trial {
 #[cfg(test)]
 pub(super) fn generous() -> Trial {
     use core::sync::atomic::AtomicU64;
-    use portcullis_core::{Denied, Receipt, Retry};
+    use portcullis_core::limiter::Receipt;
+    use portcullis_core::{Denied, Retry};
 
     struct Generous {
         limiter: TokenBucket,

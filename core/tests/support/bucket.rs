@@ -3,10 +3,10 @@
 
 use core::time::Duration;
 
-use portcullis_core::{
-    AdjustableBucket, AdjustableBucketBuilder, Idle, Rate, Setting, SettingsError, Timestamp,
-    TokenBucket, TokenBucketBuilder, Word,
-};
+use portcullis_core::builder::{AdjustableBucketBuilder, Setting, TokenBucketBuilder};
+use portcullis_core::limiter::Idle;
+use portcullis_core::state::Word;
+use portcullis_core::{AdjustableBucket, Rate, SettingsError, Timestamp, TokenBucket};
 
 use super::draws::Draws;
 use super::model::{AGES, Landmarks, Model, Verdict, nanos};

@@ -1,8 +1,8 @@
 //! The permits of a concurrency limit in a plain counter.
 
-use portcullis_core::{
-    Concurrency, Denied, Idle, Lease, Limiter, LimiterExt, Retry, Timestamp, Word,
-};
+use portcullis_core::limiter::Idle;
+use portcullis_core::state::Word;
+use portcullis_core::{Concurrency, Denied, Lease, Limiter, LimiterExt, Retry, Timestamp};
 
 use super::draws::Draws;
 use super::trace::Tally;

@@ -2,7 +2,9 @@
 
 use core::time::Duration;
 
-use portcullis_core::{FixedWindow, Idle, Timestamp, Word};
+use portcullis_core::limiter::Idle;
+use portcullis_core::state::Word;
+use portcullis_core::{FixedWindow, Timestamp};
 
 use super::draws::Draws;
 use super::model::{AGES, Landmarks, Model, Verdict, nanos};

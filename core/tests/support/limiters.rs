@@ -10,7 +10,8 @@ mod own;
 use core::fmt::Debug;
 use core::time::Duration;
 
-use portcullis_core::{Limiter, SettingsError, Word};
+use portcullis_core::state::Word;
+use portcullis_core::{Limiter, SettingsError};
 
 use own::Own;
 

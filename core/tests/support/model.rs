@@ -1,6 +1,6 @@
 //! The queries and the answers of a model.
 
-use portcullis_core::Idle;
+use portcullis_core::limiter::Idle;
 
 /// What an ideal limiter, without a word that wraps, has available; and how close the limiter must
 /// come to it.

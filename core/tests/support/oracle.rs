@@ -1,6 +1,6 @@
 //! Random traces in bulk, for each limiter that has a model.
 
-use portcullis_core::{KeyedWord, Word};
+use portcullis_core::state::{KeyedWord, Word};
 
 use super::bucket::random_bucket;
 use super::draws::Draws;

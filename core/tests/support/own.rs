@@ -1,8 +1,8 @@
 //! A wrapper of a user's own.
 
-use portcullis_core::{
-    Answer, Ask, Back, Denied, Limiter, QueueLimiter, Read, Reading, Retry, Returned,
-};
+use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::{Denied, Limiter, Retry};
 
 /// Wraps a limiter, with the four functions that are required and nothing else. It is held to all
 /// that its limiter is held to.

@@ -40,7 +40,7 @@ macro_rules! for_each_limiter {
     ($callback:ident) => {
         $callback! {
             token_bucket: portcullis_core::TokenBucket<W> {
-                on: [token_bucket: portcullis_core::NativeWord, token_bucket_32: u32],
+                on: [token_bucket: portcullis_core::state::NativeWord, token_bucket_32: u32],
                 new: (|limit, time| portcullis_core::TokenBucket::builder(
                     portcullis_core::Rate::new(limit as u32, time),
                     limit,
@@ -72,7 +72,7 @@ macro_rules! for_each_limiter {
                 cost: ["token-bucket"],
             }
             fixed_window: portcullis_core::FixedWindow<W> {
-                on: [fixed_window: portcullis_core::NativeWord, fixed_window_32: u32],
+                on: [fixed_window: portcullis_core::state::NativeWord, fixed_window_32: u32],
                 new: (|limit, time| portcullis_core::FixedWindow::builder(limit, time).build_on()),
                 on_board: (|limit, time| portcullis_core::FixedWindow::builder(limit, time)
                     .build_on()),
@@ -95,7 +95,7 @@ macro_rules! for_each_limiter {
                 cost: ["fixed-window"],
             }
             sliding_window: portcullis_core::SlidingWindow<8, W> {
-                on: [sliding_window: portcullis_core::NativeWord, sliding_window_32: u32],
+                on: [sliding_window: portcullis_core::state::NativeWord, sliding_window_32: u32],
                 new: (|limit, time| portcullis_core::SlidingWindow::builder(limit, time, 8)
                     .build_on()),
                 on_board: (|limit, time| portcullis_core::SlidingWindow::builder(limit, time, 8)
@@ -116,7 +116,7 @@ macro_rules! for_each_limiter {
                 cost: ["sliding-window"],
             }
             concurrency: portcullis_core::Concurrency<W> {
-                on: [concurrency: portcullis_core::NativeWord, concurrency_32: u32],
+                on: [concurrency: portcullis_core::state::NativeWord, concurrency_32: u32],
                 new: (|limit, _time| portcullis_core::Concurrency::builder(limit as u32).build_on()),
                 on_board: (|limit, _time| portcullis_core::Concurrency::builder(limit as u32).build_on()),
                 back: by_release,
@@ -134,7 +134,7 @@ macro_rules! for_each_limiter {
                 cost: ["concurrency"],
             }
             unlimited: portcullis_core::Unlimited {
-                on: [unlimited: portcullis_core::NativeWord],
+                on: [unlimited: portcullis_core::state::NativeWord],
                 new: (|_limit, _time| Ok(portcullis_core::Unlimited)),
                 on_board: (|_limit, _time| Ok(portcullis_core::Unlimited)),
                 back: always,
@@ -146,7 +146,7 @@ macro_rules! for_each_limiter {
                 cost: [],
             }
             adjustable_bucket: portcullis_core::AdjustableBucket<W> {
-                on: [adjustable_bucket: portcullis_core::NativeWord, adjustable_bucket_32: u32],
+                on: [adjustable_bucket: portcullis_core::state::NativeWord, adjustable_bucket_32: u32],
                 new: (|limit, time| portcullis_core::AdjustableBucket::builder(
                     portcullis_core::Rate::new(limit as u32, time),
                     limit,
@@ -178,7 +178,7 @@ macro_rules! for_each_limiter {
                 cost: ["adjustable-bucket"],
             }
             adjustable_window: portcullis_core::AdjustableWindow<W> {
-                on: [adjustable_window: portcullis_core::NativeWord, adjustable_window_32: u32],
+                on: [adjustable_window: portcullis_core::state::NativeWord, adjustable_window_32: u32],
                 new: (|limit, time| portcullis_core::AdjustableWindow::builder(limit, time)
                     .build_on()),
                 on_board: (|limit, time| portcullis_core::AdjustableWindow::builder(limit, time)
@@ -202,7 +202,7 @@ macro_rules! for_each_limiter {
                 cost: ["adjustable-window"],
             }
             cooldown_window: portcullis_core::CooldownWindow<W> {
-                on: [cooldown_window: portcullis_core::NativeWord, cooldown_window_32: u32],
+                on: [cooldown_window: portcullis_core::state::NativeWord, cooldown_window_32: u32],
                 new: (|limit, time| portcullis_core::CooldownWindow::builder(limit, time)
                     .wait(time)
                     .build_on()),
@@ -227,7 +227,7 @@ macro_rules! for_each_limiter {
                 cost: ["cooldown-window"],
             }
             sliced_bucket: portcullis_core::SlicedBucket<W> {
-                on: [sliced_bucket: portcullis_core::NativeWord, sliced_bucket_32: u32],
+                on: [sliced_bucket: portcullis_core::state::NativeWord, sliced_bucket_32: u32],
                 new: (|limit, time| portcullis_core::SlicedBucket::builder(
                     portcullis_core::Rate::new(limit as u32, time),
                     limit,
@@ -248,7 +248,7 @@ macro_rules! for_each_limiter {
                 cost: ["sliced-bucket"],
             }
             striped_bucket: portcullis_core::StripedBucket<8, W> {
-                on: [striped_bucket: portcullis_core::NativeWord, striped_bucket_32: u32],
+                on: [striped_bucket: portcullis_core::state::NativeWord, striped_bucket_32: u32],
                 new: (|limit, time| portcullis_core::StripedBucket::builder(
                     portcullis_core::Rate::new(limit as u32, time),
                     limit,
@@ -275,7 +275,7 @@ macro_rules! for_each_limiter {
                 cost: [],
             }
             striped_concurrency: portcullis_core::StripedConcurrency<8, W> {
-                on: [striped_concurrency: portcullis_core::NativeWord, striped_concurrency_32: u32],
+                on: [striped_concurrency: portcullis_core::state::NativeWord, striped_concurrency_32: u32],
                 new: (|limit, _time| portcullis_core::StripedConcurrency::builder(limit as u32)
                     .build_on()),
                 on_board: (|limit, _time| portcullis_core::StripedConcurrency::builder(limit as u32)
@@ -295,7 +295,7 @@ macro_rules! for_each_limiter {
                 cost: [],
             }
             warming_bucket: portcullis_core::WarmingBucket<W> {
-                on: [warming_bucket: portcullis_core::NativeWord, warming_bucket_32: u32],
+                on: [warming_bucket: portcullis_core::state::NativeWord, warming_bucket_32: u32],
                 // A cold one is full again in that time. The fewer the permits, the longer the
                 // warm-up, so that the first permit of many is not much earlier.
                 new: (|limit, time| portcullis_core::WarmingBucket::builder(

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use portcullis_core::{Idle, SlidingWindow, Timestamp, Word};
+use portcullis_core::limiter::Idle;
+use portcullis_core::state::Word;
+use portcullis_core::{SlidingWindow, Timestamp};
 
 use super::draws::Draws;
 use super::model::{AGES, Landmarks, Model, Verdict, nanos};

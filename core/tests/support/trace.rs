@@ -2,7 +2,8 @@
 
 use core::fmt::{self, Debug, Display};
 
-use portcullis_core::{Denied, Detail, Limiter, LimiterExt, Retry, Timestamp};
+use portcullis_core::limiter::Detail;
+use portcullis_core::{Denied, Limiter, LimiterExt, Retry, Timestamp};
 
 use super::draws::Draws;
 use super::model::{Model, Verdict};

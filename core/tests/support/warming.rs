@@ -4,7 +4,9 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use portcullis_core::{Idle, Rate, Timestamp, WarmingBucket, Word};
+use portcullis_core::limiter::Idle;
+use portcullis_core::state::Word;
+use portcullis_core::{Rate, Timestamp, WarmingBucket};
 
 use super::draws::Draws;
 use super::model::{Landmarks, Model, Verdict, nanos};

@@ -1,6 +1,7 @@
 //! The calls on a limiter.
 
-use portcullis_core::{Carry, Timestamp};
+use portcullis_core::Timestamp;
+use portcullis_core::state::Carry;
 
 /// A call on a limiter. Grants are stored in slots and refunded from them. A call on an empty slot
 /// does nothing.

@@ -1,6 +1,6 @@
 //! Random calls on a limiter with a random history.
 
-use portcullis_core::Carry;
+use portcullis_core::state::Carry;
 
 use super::draws::Draws;
 use super::op::{Call, Op, Verb};

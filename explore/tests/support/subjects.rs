@@ -4,13 +4,24 @@ use core::cell::Cell;
 use core::hash::{BuildHasherDefault, Hasher};
 use core::time::Duration;
 
+use portcullis_core::builder::{
+    FixedWindowBuilder, SlicedBucketBuilder, Threshold, TokenBucketBuilder,
+};
+use portcullis_core::clock::Interval;
+use portcullis_core::composition::AllLease;
+use portcullis_core::keyed::{
+    ConcurrencyRules, FixedWindowRules, IntoRules, Line, TokenBucketRules,
+};
+use portcullis_core::leases::LeaseId;
+use portcullis_core::limiter::{
+    Answer, Ask, Back, Hints, Idle, LimiterId, Read, Reading, Returned,
+};
+use portcullis_core::parts::{Reservation, Slice};
+use portcullis_core::state::Word;
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, AllLease, AllOf, Answer, Ask, Back, Concurrency,
-    ConcurrencyRules, ConcurrencyShares, CooldownWindow, Counted, Denied, Escalation, FixedWindow,
-    FixedWindowBuilder, FixedWindowRules, Hints, Idle, Interval, IntoRules, Keyed, KeyedArray,
-    KeyedList, LeaseId, LeasePool, Limiter, LimiterId, Line, Penalty, Rate, Read, Reading,
-    Reservation, Retry, Returned, Slice, SlicedBucket, SlicedBucketBuilder, SlidingWindow,
-    Threshold, Timestamp, TokenBucket, TokenBucketBuilder, TokenBucketRules, WarmingBucket, Word,
+    AdjustableBucket, AdjustableWindow, AllOf, Concurrency, ConcurrencyShares, CooldownWindow,
+    Counted, Denied, Escalation, FixedWindow, Keyed, KeyedArray, KeyedList, LeasePool, Limiter,
+    Penalty, Rate, Retry, SlicedBucket, SlidingWindow, Timestamp, TokenBucket, WarmingBucket,
 };
 
 use super::draws::Draws;
@@ -468,7 +479,7 @@ impl<W: Word> Subject for Cooldown<W> {
 }
 
 /// A slice, and the number of permits taken through it.
-pub(crate) struct Cutting<L: portcullis_core::Sliceable> {
+pub(crate) struct Cutting<L: portcullis_core::parts::Sliceable> {
     slice: Slice<Current<L>>,
     out: u32,
 }
@@ -1781,12 +1792,12 @@ macro_rules! for_each_subject {
         $callback! {
             token_bucket_64: $crate::support::subjects::Bucket<u64>, 2, [2], [1];
             token_bucket_32: $crate::support::subjects::Bucket<u32>, 2, [2], [1];
-            token_bucket_43: $crate::support::subjects::Bucket<portcullis_core::KeyedWord>, 2, [2], [];
+            token_bucket_43: $crate::support::subjects::Bucket<portcullis_core::state::KeyedWord>, 2, [2], [];
             warming_bucket_64: $crate::support::subjects::Warming<u64>, 2, [], [1];
             warming_bucket_32: $crate::support::subjects::Warming<u32>, 2, [], [1];
             fixed_window_64: $crate::support::subjects::Fixed<u64>, 2, [2], [1];
             fixed_window_32: $crate::support::subjects::Fixed<u32>, 2, [2], [1];
-            fixed_window_43: $crate::support::subjects::Fixed<portcullis_core::KeyedWord>, 2, [2], [];
+            fixed_window_43: $crate::support::subjects::Fixed<portcullis_core::state::KeyedWord>, 2, [2], [];
             sliding_window_64: $crate::support::subjects::Sliding<u64>, 2, [2], [1];
             sliding_window_32: $crate::support::subjects::Sliding<u32>, 2, [2], [1];
             cooldown_window_64: $crate::support::subjects::Cooldown<u64>, 2, [2], [1];

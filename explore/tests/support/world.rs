@@ -5,10 +5,8 @@ use core::mem::{ManuallyDrop, needs_drop};
 use core::ops::Deref;
 use core::ptr;
 
-use portcullis_core::{
-    AllOf, Answer, Ask, Back, Denied, Idle, Limiter, LimiterExt, Read, Reading, Receipt, Retry,
-    Returned, Timestamp,
-};
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, Returned};
+use portcullis_core::{AllOf, Denied, Limiter, LimiterExt, Retry, Timestamp};
 
 use super::op::{Call, Log, Op, Outcome, Verb, at};
 

@@ -4,11 +4,16 @@
 use core::hash::{BuildHasher, Hasher};
 use core::time::Duration;
 
+use portcullis_core::builder::Setting;
+use portcullis_core::keyed::{
+    Address, ConcurrencyRules, FixedWindowRules, Key, Line, Seed, SeedFixed, TokenBucketRules,
+};
+use portcullis_core::limiter::Idle;
+use portcullis_core::queue::Keys;
+use portcullis_core::state::{KeyedWord, Word};
 use portcullis_core::{
-    Address, Concurrency, ConcurrencyRules, Denied, FixedWindow, FixedWindowRules, Idle, Key,
-    Keyed, KeyedArray, KeyedWord, Keys, Lease, Limiter, LimiterExt, Line, Penalty, Rate, Retry,
-    Seed, SeedFixed, Setting, SettingsError, SlidingWindow, Timestamp, TokenBucket,
-    TokenBucketRules, Word,
+    Concurrency, Denied, FixedWindow, Keyed, KeyedArray, Lease, Limiter, LimiterExt, Penalty, Rate,
+    Retry, SettingsError, SlidingWindow, Timestamp, TokenBucket,
 };
 
 use crate::draws::Draws;

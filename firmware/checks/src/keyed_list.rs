@@ -3,10 +3,11 @@
 
 use core::time::Duration;
 
-use portcullis_core::{
-    ConcurrencyRules, Denied, FixedWindowRules, Key, KeyedList, KeyedWord, Lease, Limiter, Retry,
-    RuleList, Seed, TokenBucketRules, Word,
+use portcullis_core::keyed::{
+    ConcurrencyRules, FixedWindowRules, Key, RuleList, Seed, TokenBucketRules,
 };
+use portcullis_core::state::{KeyedWord, Word};
+use portcullis_core::{Denied, KeyedList, Lease, Limiter, Retry};
 
 use crate::draws::Draws;
 use crate::keyed::{

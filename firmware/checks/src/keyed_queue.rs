@@ -8,9 +8,8 @@ use core::task::Context;
 
 use critical_section::Mutex;
 use portcullis_async::{InterruptLock, KeyedQueue, Next, NoTimer, QueueKey};
-use portcullis_core::{
-    Clock, ConcurrencyRules, Keyed, Lease, Limiter, Line, Rate, Seed, Timestamp, TokenBucketRules,
-};
+use portcullis_core::keyed::{ConcurrencyRules, Line, Seed, TokenBucketRules};
+use portcullis_core::{Clock, Keyed, Lease, Limiter, Rate, Timestamp};
 
 use crate::Board;
 use crate::executor::{block_on, waker};

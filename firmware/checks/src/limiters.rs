@@ -2,9 +2,10 @@
 
 use core::time::Duration;
 
+use portcullis_core::builder::Threshold;
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, AllOf, CooldownWindow, Counted, Escalation, FixedWindow,
-    Limiter, Penalty, Rate, Retry, SlicedBucket, SlidingWindow, Threshold, Timestamp, TokenBucket,
+    Limiter, Penalty, Rate, Retry, SlicedBucket, SlidingWindow, Timestamp, TokenBucket,
 };
 
 use crate::tables::{Row, TABLES};

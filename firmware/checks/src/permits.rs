@@ -3,8 +3,9 @@
 
 use core::time::Duration;
 
+use portcullis_core::leases::{LeaseId, StaleId};
 use portcullis_core::{
-    Concurrency, Denied, Lease, LeaseId, LeasePool, Rate, Retry, SlicedBucket, StaleId, Timestamp,
+    Concurrency, Denied, Lease, LeasePool, Rate, Retry, SlicedBucket, Timestamp,
 };
 
 use crate::draws::Draws;

@@ -15,9 +15,11 @@ use core::time::Duration;
 
 use critical_section::Mutex;
 use portcullis_async::{InterruptLock, NoTimer, Queue};
+use portcullis_core::leases::LeaseId;
+use portcullis_core::state::Carry;
 use portcullis_core::{
-    AdjustableBucket, AllOf, Carry, Clock, Concurrency, Counted, Lease, LeaseId, LeasePool,
-    Limiter, Penalty, Rate, SlicedBucket, SlidingWindow, Timestamp, TokenBucket,
+    AdjustableBucket, AllOf, Clock, Concurrency, Counted, Lease, LeasePool, Limiter, Penalty, Rate,
+    SlicedBucket, SlidingWindow, Timestamp, TokenBucket,
 };
 
 use crate::Board;

@@ -3,10 +3,12 @@
 
 use core::time::Duration;
 
+use portcullis_core::builder::Threshold;
+use portcullis_core::state::Carry;
 use portcullis_core::{
-    AdjustableBucket, AdjustableWindow, AllOf, Carry, Concurrency, Counted, Denied, Escalation,
-    FixedWindow, Limiter, Penalty, Rate, Retry, SlidingWindow, Sometimes, Threshold, Timestamp,
-    TokenBucket, Unlimited,
+    AdjustableBucket, AdjustableWindow, AllOf, Concurrency, Counted, Denied, Escalation,
+    FixedWindow, Limiter, Penalty, Rate, Retry, SlidingWindow, Sometimes, Timestamp, TokenBucket,
+    Unlimited,
 };
 
 use crate::tally::Group;

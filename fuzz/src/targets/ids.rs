@@ -1,6 +1,7 @@
 //! Ids of leases that come from elsewhere.
 
-use portcullis_core::{Concurrency, LeaseId, LeasePool, StaleId, Timestamp};
+use portcullis_core::leases::{LeaseId, StaleId};
+use portcullis_core::{Concurrency, LeasePool, Timestamp};
 
 const SLOTS: usize = 4;
 const LIMIT: u32 = 9;

@@ -20,7 +20,8 @@ mod linux {
     use std::os::unix::fs::FileExt;
     use std::path::{Path, PathBuf};
 
-    use portcullis_core::{LeaseId, Limiter, LimiterExt, Rate, Timestamp, TokenBucket};
+    use portcullis_core::leases::LeaseId;
+    use portcullis_core::{Limiter, LimiterExt, Rate, Timestamp, TokenBucket};
     use portcullis_shm::{OpenError, SharedFile};
 
     const BURST: u64 = 1_000;

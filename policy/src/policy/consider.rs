@@ -1,6 +1,7 @@
 //! What each rule would say to a request, without taking.
 
-use portcullis_core::{Detail, Timestamp};
+use portcullis_core::Timestamp;
+use portcullis_core::limiter::Detail;
 
 use super::Policy;
 use super::active::{Active, Unasked};

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use portcullis_core::FixedWindowRules;
+use portcullis_core::keyed::FixedWindowRules;
 
 #[cfg(doc)]
 use super::active::Active;

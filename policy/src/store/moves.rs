@@ -46,10 +46,13 @@ use std::hash::RandomState;
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
+use portcullis_core::keyed::{
+    Address, AnyRules, ConcurrencyRules, FixedWindowRules, Key, KeyedRules, Line, Refunds,
+    RulesAtRunTime, TokenBucketRules,
+};
 use portcullis_core::{
-    Address, AnyRules, ConcurrencyRules, CooldownWindow, Denied, FixedWindow, FixedWindowRules,
-    Key, Keyed, KeyedArray, KeyedList, KeyedRules, Limiter, LimiterExt, Line, Refunds,
-    RulesAtRunTime, Timestamp, TokenBucketRules,
+    CooldownWindow, Denied, FixedWindow, Keyed, KeyedArray, KeyedList, Limiter, LimiterExt,
+    Timestamp,
 };
 
 use super::starts::{Start, Starts};

@@ -17,7 +17,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use portcullis_core::{Address, Detail, Timestamp};
+use portcullis_core::Timestamp;
+use portcullis_core::keyed::Address;
+use portcullis_core::limiter::Detail;
 
 use super::{Store, Table};
 use crate::limit::Limit;

@@ -8,10 +8,10 @@
 use core::array;
 use core::cell::Cell;
 
-use portcullis_core::{
-    Address, Denied, DeniedBy, Detail, Key, Limiter, LimiterExt, Receipt, Refunds, RefundsBefore,
-    Retry, Timestamp,
-};
+use portcullis_core::composition::DeniedBy;
+use portcullis_core::keyed::{Address, Key, Refunds, RefundsBefore};
+use portcullis_core::limiter::{Detail, Receipt};
+use portcullis_core::{Denied, Limiter, LimiterExt, Retry, Timestamp};
 
 use super::{KeyLimit, Several, Store};
 use crate::rule::MAX_LIMITS;

@@ -31,10 +31,10 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use portcullis_async::{KeyedQueue, Order, QueueKey};
-use portcullis_core::{
-    Address, Answer, Ask, Back, ByAddress, Denied, Idle, Key, KeyHash, Limiter, LimitersByAddress,
-    QueueKeys, Read, Reading, Receipt, Retry, Returned, Timestamp,
-};
+use portcullis_core::keyed::{Address, Key, KeyHash};
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, Returned};
+use portcullis_core::queue::{ByAddress, LimitersByAddress, QueueKeys};
+use portcullis_core::{Denied, Limiter, Retry, Timestamp};
 
 use super::tell::Tell;
 use super::{Store, StoreDenied, Table, penalized};

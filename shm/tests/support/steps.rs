@@ -7,7 +7,9 @@ use core::time::Duration;
 use std::thread::sleep;
 use std::time::Instant;
 
-use portcullis_core::{Denied, LeaseId, Rate, TokenBucket, TokenBucketRules};
+use portcullis_core::keyed::TokenBucketRules;
+use portcullis_core::leases::LeaseId;
+use portcullis_core::{Denied, Rate, TokenBucket};
 use portcullis_shm::{OpenError, SharedConcurrency, SharedFile, SharedLeasePool, SharedTable};
 
 use super::support_stepped::Fate::{self, Killed, Stopped};

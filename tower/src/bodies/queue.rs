@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use pin_project_lite::pin_project;
 use portcullis_async::{Acquire, Hook, KeyedQueue, Queue, QueueClock, QueueKey, RawLock, Rejected};
-use portcullis_core::{Clock, Lease, Limiter, QueueKeys, QueueLimiter, Timestamp};
+use portcullis_core::queue::{QueueKeys, QueueLimiter};
+use portcullis_core::{Clock, Lease, Limiter, Timestamp};
 use portcullis_policy::Kind;
 
 use super::{BodyLimitError, Flow, LimitBytes, piece};

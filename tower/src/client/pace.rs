@@ -33,10 +33,9 @@ use std::borrow::Cow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use http::StatusCode;
-use portcullis_core::{
-    Answer, Ask, Back, Denied, Hints, Idle, Limiter, QueueLimiter, Read, Reading, Receipt, Retry,
-    Returned, Timestamp, TokenBucket,
-};
+use portcullis_core::limiter::{Answer, Ask, Back, Hints, Idle, Read, Reading, Receipt, Returned};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::{Denied, Limiter, Retry, Timestamp, TokenBucket};
 
 use crate::fields::{Quota, Stated, Unit};
 

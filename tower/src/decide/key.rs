@@ -3,10 +3,12 @@
 use core::fmt;
 use core::net::IpAddr;
 
-use portcullis_core::{
-    Clock, FixedWindowRules, IntoRules, Key, KeyHash, Keyed, KeyedRules, Keys, Limiter, LimiterExt,
-    Line, RandomSeed, Receipt, Refund, Timestamp, TokenBucketRules,
+use portcullis_core::keyed::{
+    FixedWindowRules, IntoRules, Key, KeyHash, KeyedRules, Line, RandomSeed, TokenBucketRules,
 };
+use portcullis_core::limiter::{Receipt, Refund};
+use portcullis_core::queue::Keys;
+use portcullis_core::{Clock, Keyed, Limiter, LimiterExt, Timestamp};
 
 use super::Decide;
 use super::question::{Question, Taking};
@@ -45,7 +47,7 @@ pub struct ByKey<R, F> {
 pub trait RulesByTime: KeyedRules + Send + Sync + 'static + sealed::ByTime {}
 
 mod sealed {
-    use portcullis_core::{FixedWindowRules, TokenBucketRules};
+    use portcullis_core::keyed::{FixedWindowRules, TokenBucketRules};
 
     pub trait ByTime {}
 
@@ -101,7 +103,8 @@ where
     /// If the settings of the limiter do not fit a table.
     ///
     /// ```
-    /// use portcullis_core::{Keys, Rate, TokenBucket};
+    /// use portcullis_core::{Rate, TokenBucket};
+    /// use portcullis_core::queue::Keys;
     /// use portcullis_tower::{ByKey, RateLimitLayer};
     ///
     /// let bucket = TokenBucket::new(Rate::per_second(10), 100);

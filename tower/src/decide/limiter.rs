@@ -4,7 +4,9 @@ use core::fmt;
 use core::ops::Deref;
 use std::sync::Arc;
 
-use portcullis_core::{Clock, Lease, Limiter, LimiterExt, Receipt, Replenishing, Timestamp};
+use portcullis_core::limiter::Receipt;
+use portcullis_core::queue::Replenishing;
+use portcullis_core::{Clock, Lease, Limiter, LimiterExt, Timestamp};
 
 use super::Decide;
 use super::question::{Question, Taking};

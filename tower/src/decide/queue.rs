@@ -8,7 +8,8 @@ use std::sync::Arc;
 use portcullis_async::{
     Acquire, DeadlineClock, Hook, KeyedQueue, Queue, QueueClock, QueueKey, RawLock, Rejected,
 };
-use portcullis_core::{Clock, Lease, Limiter, QueueKeys, QueueLimiter, Retry, Timestamp};
+use portcullis_core::queue::{QueueKeys, QueueLimiter};
+use portcullis_core::{Clock, Lease, Limiter, Retry, Timestamp};
 
 use super::Decide;
 use super::limiter::{ByLimiter, settle_at, take_at};

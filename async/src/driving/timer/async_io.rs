@@ -13,7 +13,8 @@ use std::task::Wake;
 use std::time::Instant;
 
 use async_io::Timer as Sleep;
-use portcullis_core::{Clock, Interval, MonotonicClock, Timestamp};
+use portcullis_core::clock::Interval;
+use portcullis_core::{Clock, MonotonicClock, Timestamp};
 
 use crate::waiting::timer::{ReentrantTimer, Timer};
 

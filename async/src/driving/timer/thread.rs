@@ -19,7 +19,8 @@ use std::thread;
 use std::time::Instant;
 use std::vec::Vec;
 
-use portcullis_core::{Clock, Interval, MonotonicClock, Timestamp};
+use portcullis_core::clock::Interval;
+use portcullis_core::{Clock, MonotonicClock, Timestamp};
 
 use crate::forks;
 use crate::waiting::panics::quietly;

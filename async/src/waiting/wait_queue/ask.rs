@@ -9,10 +9,9 @@
 use core::cell::Cell;
 use core::mem;
 
-use portcullis_core::{
-    Answer, Ask, Back, Clock, Denied, Detail, How, Limiter, NotGranted, Receipt, Receipts, Retry,
-    Tell, Timestamp,
-};
+use portcullis_core::composition::Receipts;
+use portcullis_core::limiter::{Answer, Ask, Back, Detail, How, NotGranted, Receipt, Tell};
+use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 
 use super::taken::Taken;
 use super::{Grant, WaitQueue};

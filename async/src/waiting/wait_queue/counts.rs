@@ -3,7 +3,7 @@
 /// Counts of a queue's requests. See [`Queue::counts`](crate::Queue::counts).
 ///
 /// Each request that is not granted immediately is counted once: as a waiter while it waits, and
-/// then by its outcome. In the words of [`NotGranted`](portcullis_core::NotGranted), `late`
+/// then by its outcome. In the words of [`NotGranted`](portcullis_core::limiter::NotGranted), `late`
 /// requests are denied; `full`, `evicted`, `closed` and `oversized` ones are refused. Tries are not
 /// counted. To count all requests, also in permits, put [`Counted`](portcullis_core::Counted)
 /// inside the queue.

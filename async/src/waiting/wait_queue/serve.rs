@@ -6,7 +6,8 @@ use core::ptr::NonNull;
 use core::task::Waker;
 use core::time::Duration;
 
-use portcullis_core::{Clock, Denied, Limiter, Receipts, Retry, Timestamp};
+use portcullis_core::composition::Receipts;
+use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 
 use super::ask::When;
 use super::{DRAINED, Grant, Lists, TIME, WaitQueue};

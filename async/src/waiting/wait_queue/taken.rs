@@ -3,7 +3,9 @@
 use core::cell::Cell;
 use core::mem;
 
-use portcullis_core::{Back, Clock, Limiter, Receipt, Receipts, Timestamp, Waiting};
+use portcullis_core::composition::Receipts;
+use portcullis_core::limiter::{Back, Receipt, Waiting};
+use portcullis_core::{Clock, Limiter, Timestamp};
 
 use super::{Grant, WaitQueue};
 use crate::finally::Finally;

@@ -5,7 +5,8 @@ use core::mem;
 use core::ptr::NonNull;
 use core::task::Waker;
 
-use portcullis_core::{Clock, Receipt};
+use portcullis_core::Clock;
+use portcullis_core::limiter::Receipt;
 
 use super::admit::Step;
 use super::ask::{earliest, exceeds};

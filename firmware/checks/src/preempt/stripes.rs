@@ -10,9 +10,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 
 use critical_section::Mutex;
-use portcullis_core::{
-    Limiter, Rate, Receipt, Stripe, StripedBucket, StripedConcurrency, Timestamp,
-};
+use portcullis_core::limiter::Receipt;
+use portcullis_core::parts::Stripe;
+use portcullis_core::{Limiter, Rate, StripedBucket, StripedConcurrency, Timestamp};
 
 use super::{AFTER, BEFORE, CAME_IN, GRANTED, Point, Scenario, WITHIN, both, note, now};
 
