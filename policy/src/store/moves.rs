@@ -55,9 +55,9 @@ use portcullis_core::{
 use super::starts::{Start, Starts};
 use super::tell::Tell;
 use super::{
-    Debts, Limiters, Lines, Seat, Several, Sliding, Store, StoreDenied, Table, Words, closed,
-    debts, has_start, limiters, lines_for, lines_of, most_in_use, no_refunds, releases, seats,
-    sliding, words,
+    Debts, KeyLimit, Limiters, Lines, Seat, Several, Sliding, Store, StoreDenied, Table, Words,
+    closed, debts, has_start, limiters, lines_for, lines_of, most_in_use, no_refunds, releases,
+    seats, sliding, words,
 };
 use crate::limit::Limit;
 use crate::limit::{Compiled, tick_of};
@@ -857,10 +857,16 @@ impl Store {
                 }
                 None => self.limit_at(table, nth),
             };
-            let take = || self.take_any(at, (now, n), Tell::Nothing, key, limit);
-            match self.penalizing(at, now, n, is_final, take) {
+            if let Some(denied) = self.before_take(at, now, n) {
+                by = denied;
+                continue;
+            }
+            // Keys may have moved from the last table, or to another one that several limits share.
+            let is_shared = |&table: &usize| matches!(key(table), KeyLimit::Several(_));
+            let tables = ((0..self.tables.len()).rev().find(is_shared), key);
+            match self.take_any(at, (now, n), Tell::Nothing, tables, limit) {
                 Ok(()) => return Ok(()),
-                Err(denied) => by = denied,
+                Err(denied) => by = self.after_denial(at, now, denied, is_final),
             }
         }
         Err(by)
