@@ -45,9 +45,9 @@ use std::sync::Arc;
 
 use portcullis_core::{
     Address, Answer, AnyRules, Ask, Back, ConcurrencyRules, CooldownWindow, Denied, Detail,
-    FixedWindow, FixedWindowRules, Key, KeyHash, Keyed, KeyedArray, KeyedList, KeyedRules, Keys,
-    Limiter, LimiterExt, Line, Read, Reading, Receipt, Refund, Refunds, Retry, Returned,
-    RulesAtRunTime, SettingsError, SlidingWindow, Timestamp, TokenBucketRules,
+    FixedWindow, FixedWindowRules, Key, KeyHash, Keyed, KeyedArray, KeyedList, Keys, Limiter,
+    LimiterExt, Line, Read, Reading, Receipt, Refund, Refunds, Retry, Returned, RulesAtRunTime,
+    SettingsError, SlidingWindow, Timestamp, TokenBucketRules,
 };
 
 use self::starts::{Start, Starts};
@@ -87,15 +87,16 @@ enum KeyLimit<'t> {
     Several(Key<&'t Several>),
 }
 
+/// Does the same with a table, or with a key, of each kind.
 macro_rules! each {
-    ($limit:expr, $key:ident => $do:expr) => {
-        match $limit {
-            KeyLimit::Bucket($key) => $do,
-            KeyLimit::Window($key) => $do,
-            KeyLimit::AtOnce($key) => $do,
-            KeyLimit::Cooldown($key) => $do,
-            KeyLimit::Sliding($key) => $do,
-            KeyLimit::Several($key) => $do,
+    ($kinds:ident, $one:expr, $each:ident => $do:expr) => {
+        match $one {
+            $kinds::Bucket($each) => $do,
+            $kinds::Window($each) => $do,
+            $kinds::AtOnce($each) => $do,
+            $kinds::Cooldown($each) => $do,
+            $kinds::Sliding($each) => $do,
+            $kinds::Several($each) => $do,
         }
     };
 }
@@ -103,17 +104,17 @@ macro_rules! each {
 impl Limiter for KeyLimit<'_> {
     #[inline(always)]
     fn decide(&self, ask: Ask<'_>) -> Answer {
-        each!(self, key => key.decide(ask))
+        each!(KeyLimit, self, key => key.decide(ask))
     }
     #[inline(always)]
     fn give_back(&self, back: Back<'_>) -> Returned {
-        each!(self, key => key.give_back(back))
+        each!(KeyLimit, self, key => key.give_back(back))
     }
     fn read(&self, read: Read<'_>) -> Reading {
-        each!(self, key => key.read(read))
+        each!(KeyLimit, self, key => key.read(read))
     }
     fn retry(&self, denied: Denied) -> Retry {
-        each!(self, key => key.retry(denied))
+        each!(KeyLimit, self, key => key.retry(denied))
     }
 }
 
@@ -214,26 +215,12 @@ impl Table {
 
     #[inline]
     fn locate(&self, key: &KeyOf<'_>) -> Address {
-        match self {
-            Self::Bucket(table) => table.key(key).address(),
-            Self::Window(table) => table.key(key).address(),
-            Self::AtOnce(table) => table.key(key).address(),
-            Self::Cooldown(table) => table.key(key).address(),
-            Self::Sliding(table) => table.key(key).address(),
-            Self::Several(table) => table.key(key).address(),
-        }
+        each!(Table, self, table => table.key(key).address())
     }
 
     #[inline]
     fn locate_hashed(&self, hash: KeyHash) -> Option<Address> {
-        match self {
-            Self::Bucket(table) => table.locate_hashed(0, hash),
-            Self::Window(table) => table.locate_hashed(0, hash),
-            Self::AtOnce(table) => table.locate_hashed(0, hash),
-            Self::Cooldown(table) => table.locate_hashed(0, hash),
-            Self::Sliding(table) => table.locate_hashed(0, hash),
-            Self::Several(table) => table.locate_hashed(0, hash),
-        }
+        each!(Table, self, table => table.locate_hashed(0, hash))
     }
 }
 
@@ -420,7 +407,7 @@ impl Store {
             seats,
             is_guarded: penalty.is_some() || !starts.is_empty() || closed(limits) != 0,
             closed: closed(limits),
-            penalty: penalty.map(|rules| words(rules, lines_for(keys), hasher.clone())),
+            penalty: penalty.map(|rules| Keyed::new(rules, lines_for(keys), hasher.clone())),
             starts,
             hasher,
             refunds,
@@ -1027,10 +1014,6 @@ fn first_that_denies(
 fn releases(tables: &[Table]) -> bool {
     let is_released = |table: &Table| matches!(table, Table::AtOnce(_));
     tables.iter().any(is_released)
-}
-
-pub(crate) fn words<R: KeyedRules>(rules: R, lines: Lines, hasher: RandomState) -> Words<R> {
-    Keyed::new(rules, lines, hasher)
 }
 
 /// The rules of a window that is open for this length after its one permit is taken: a penalty, or
