@@ -109,7 +109,7 @@ fn chosen(root: &Path, only: &str) -> Result<Vec<Break>, String> {
     Ok(all)
 }
 
-const SUITES: [Suite; 11] = [
+const SUITES: [Suite; 12] = [
     Suite {
         name: "core",
         list: include_str!("../mutants/core.txt"),
@@ -174,6 +174,12 @@ const SUITES: [Suite; 11] = [
         name: "jobs",
         list: include_str!("../mutants/jobs.txt"),
         arguments: &["--package", "portcullis-jobs"],
+        rustflags: "",
+    },
+    Suite {
+        name: "fuzz",
+        list: include_str!("../mutants/fuzz.txt"),
+        arguments: &["--package", "portcullis-fuzz"],
         rustflags: "",
     },
     Suite {
