@@ -145,10 +145,12 @@ pub trait Flow {
 
 /// No limit: the default of a [`BodyLimitLayerBuilder`].
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "it has no settings")]
 pub struct NoLimit;
 
 /// What limits no body: there is none.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_enums, reason = "it has no value")]
 pub enum NoFlow {}
 
 impl LimitBytes for NoLimit {

@@ -131,6 +131,7 @@ pub trait ResponseBody<B, P> {
 
 /// Responses have a [`LimitedBody`].
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "it has no settings")]
 pub struct AnyBody;
 
 impl<B, P> ResponseBody<B, P> for AnyBody {
@@ -150,6 +151,7 @@ impl<B, P> ResponseBody<B, P> for AnyBody {
 /// Responses have the body of axum, which stays as it is if it holds no permits.
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "it has no settings")]
 pub struct AxumBody;
 
 #[cfg(feature = "axum")]

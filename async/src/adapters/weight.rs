@@ -27,6 +27,7 @@ pub trait Weight<T: ?Sized> {
 /// assert_eq!(PerItem.permits("of any size"), 1);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_structs, reason = "it has no settings")]
 pub struct PerItem;
 
 impl<T: ?Sized> Weight<T> for PerItem {

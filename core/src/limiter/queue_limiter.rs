@@ -112,6 +112,7 @@ pub trait QueueLimiter: Limiter {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "a queue must act on each")]
 pub enum PassedOn {
     /// The permits were not handed over. The caller must release them and take them again.
     No,
