@@ -111,7 +111,8 @@ fn piece(capacity: u64) -> u32 {
 /// Limits the bytes of bodies.
 ///
 /// Implemented for [`ByPolicy`](crate::ByPolicy), [`ByLivePolicy`](crate::ByLivePolicy), an `Arc`
-/// of a [`Queue`](portcullis_async::Queue), and [`BytesByKey`].
+/// of a [`Queue`](portcullis_async::Queue), and [`BytesByKey`]. Implement it to limit bodies in a
+/// way of your own.
 pub trait LimitBytes: Send + Sync + 'static {
     /// What limits one body.
     type Flow: Flow + Send + 'static;
@@ -128,7 +129,7 @@ pub trait LimitBytes: Send + Sync + 'static {
     fn limit(&self, kind: Kind, head: &RequestHead<'_>) -> Result<Option<Self::Flow>, Denial>;
 }
 
-/// The permits for the bytes of one body: see [`LimitBytes`].
+/// The permits for the bytes of one body. Implement it together with [`LimitBytes`].
 pub trait Flow {
     /// Takes permits for at least 1 and at most `most` bytes, and returns for how many. `most` is
     /// at least 1. While a wait is pending, `most` must not get smaller.

@@ -104,6 +104,8 @@ impl<B, P> fmt::Debug for LimitedBody<B, P> {
 
 /// Which type of body the responses have. `B` is the body of the inner service, and `P` the permits
 /// of a request.
+///
+/// Implemented for [`AnyBody`] and `AxumBody`. Implement it for the body of another framework.
 pub trait ResponseBody<B, P> {
     /// The body of a response.
     type Body;

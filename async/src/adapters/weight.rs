@@ -1,7 +1,7 @@
 //! How many permits an item takes.
 
 /// The number of permits that an item takes: [`PerItem`], or a function of the item, for example
-/// its size.
+/// its size. Implement it for a type of your own whose name a struct can contain.
 ///
 /// ```
 /// use portcullis_async::{PerItem, Weight};

@@ -431,6 +431,8 @@ fn grant_then<L: Limiter + ?Sized>(
 
 /// The answer to a request: the result of [`Limiter::decide`].
 ///
+/// A wrapper acts on the answers that it is made for, and returns every other one as it is.
+///
 /// ```
 /// # use portcullis_core::{Answer, Denied, Receipt, Timestamp};
 /// let denied = Denied::Refused { now: Timestamp::ZERO, permits: 1 };
