@@ -218,8 +218,8 @@ pub(crate) fn fuzz(context: &Context) -> Check {
     }
 }
 
-/// The tests for Miri: by folder of the package, its features, and its files. They take minutes together. Files
-/// with long traces or with many threads are left out.
+/// The tests for Miri: by folder of the package, its features, and its files. They take minutes
+/// together. Files with long traces or with many threads are left out.
 const MIRI: [(&str, &str, &[&str]); 2] = [
     (
         "core",

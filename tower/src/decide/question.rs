@@ -25,7 +25,10 @@ use crate::head::RequestHead;
 ///     fn prepare(&mut self, settings: &DenialSettings) {
 ///         self.0.prepare(settings);
 ///     }
-///     fn decide<C: Clock>(&self, mut question: Question<'_, C>) -> Result<Option<D::Held>, Denial> {
+///     fn decide<C: Clock>(
+///         &self,
+///         mut question: Question<'_, C>,
+///     ) -> Result<Option<D::Held>, Denial> {
 ///         question.cost = question.cost.saturating_mul(2);
 ///         self.0.decide(question)
 ///     }
