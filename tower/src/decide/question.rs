@@ -25,9 +25,12 @@ use crate::head::RequestHead;
 ///     fn prepare(&mut self, settings: &DenialSettings) {
 ///         self.0.prepare(settings);
 ///     }
-///     fn decide<C: Clock>(&self, question: Question<'_, C>) -> Result<Option<D::Held>, Denial> {
-///         let cost = question.cost.saturating_mul(2);
-///         self.0.decide(Question { cost, ..question })
+///     fn decide<C: Clock>(
+///         &self,
+///         mut question: Question<'_, C>,
+///     ) -> Result<Option<D::Held>, Denial> {
+///         question.cost = question.cost.saturating_mul(2);
+///         self.0.decide(question)
 ///     }
 ///     fn undo_at(&self, now: Timestamp, held: D::Held) {
 ///         self.0.undo_at(now, held);
@@ -40,6 +43,7 @@ use crate::head::RequestHead;
 ///     }
 /// }
 /// ```
+#[non_exhaustive]
 pub struct Question<'q, C> {
     /// The clock that tells the time of the decision.
     ///
@@ -61,6 +65,7 @@ pub struct Question<'q, C> {
 
 /// For how long permits are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "a judge must act on each")]
 pub enum Taking {
     /// They are not returned before the response has ended.
     ForGood,
