@@ -1,7 +1,7 @@
 //! Provides the tools that the steps need and that a fresh machine may lack.
 //!
 //! It tries these in order: the tool as installed, in the default toolchain or in Debian's
-//! packages; for two programs, Cargo; installation of Debian's packages. It never asks for a
+//! packages; for some programs, Cargo or pip; installation of Debian's packages. It never asks for a
 //! password.
 
 use std::env;
@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::book;
 use crate::context::Context;
 use crate::debian;
 use crate::nightly::Nightly;
@@ -33,6 +34,8 @@ pub(crate) enum Part {
     OldestRust,
     /// Valgrind, and the program that runs benches under it.
     Callgrind,
+    /// mdBook.
+    Book,
     /// A server that tests start.
     Server(Server),
     /// A nightly toolchain.
@@ -61,6 +64,7 @@ impl Part {
             Self::Callgrind => {
                 "missing: Valgrind (Debian's valgrind), or gungraun-runner (cargo install gungraun-runner, the version in Cargo.lock)"
             }
+            Self::Book => "missing: mdBook (cargo install mdbook, or pip for Python 3)",
             Self::Server(server) => server.missing(),
             Self::Nightly(nightly) => nightly.missing(),
             Self::SemverChecks => semver::MISSING,
@@ -85,6 +89,7 @@ impl Part {
             Self::X86 | Self::Nightly(_) | Self::SemverChecks => return None,
             Self::OldestRust => &[oldest_rust::LLVM],
             Self::Callgrind => &["valgrind"],
+            Self::Book => &["python3-pip"],
             Self::Server(server) => server.libraries(),
         };
         Some(packages)
@@ -94,18 +99,20 @@ impl Part {
 /// Provides `part`, or returns one line that says what is missing.
 pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
     let there = || is_there(context, part) || is_there_in_debian(context, part);
-    let cargo = || match part {
+    let other = || match part {
         Part::Callgrind => install_runner(context),
         Part::SemverChecks => semver::install(context),
+        Part::Book => book::install(context),
         _ => false,
     };
     let unpack = || match part {
         Part::OldestRust => oldest_rust::unpack(context),
         Part::Server(server) => server.unpack(context),
+        Part::Book => book::install(context),
         _ => true,
     };
     let debian = || part.debian().is_some_and(debian::install) && unpack();
-    let install = || (cargo() && there()) || (debian() && there());
+    let install = || (other() && there()) || (debian() && there());
     if there() || install() {
         Ok(())
     } else {
@@ -141,6 +148,7 @@ pub(crate) fn is_there(context: &Context, part: Part) -> bool {
             is_quiet_success(Command::new("valgrind").arg("--version"))
                 && callgrind_runner(context).is_file()
         }
+        Part::Book => book::program(context).is_some(),
         Part::Server(server) => server.program(context).is_some(),
         Part::Nightly(nightly) => nightly.is_there(context),
         Part::SemverChecks => semver::is_there(context),
@@ -166,6 +174,7 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
         Part::X86
         | Part::OldestRust
         | Part::Callgrind
+        | Part::Book
         | Part::Server(_)
         | Part::Nightly(_)
         | Part::SemverChecks => false,
