@@ -37,6 +37,7 @@ use crate::limiter::detail::{Detail, asked_after, retry_of};
 use crate::limiter::receipt::Plan;
 use crate::limiter::receipt::Receipt;
 use crate::limiter::{Answer, Ask, How, Limiter, LimiterExt, LimiterId, Tell, When, between};
+use crate::time::interval::Interval;
 use crate::time::timestamp::Timestamp;
 
 /// Many limits judged as one: a request takes its permits from each of them, or from none.
@@ -685,8 +686,8 @@ impl<T: Limits> fmt::Debug for AllLease<T> {
     }
 }
 
-/// Takes from all limits, of which one is named twice, and then calls `rest`. It does not decide
-/// within intervals, and keeps nothing that the limits tell: so it has no code for either.
+/// Takes from all limits, of which one is named twice, and then calls `rest`. It keeps nothing that
+/// the limits tell, and knows the instant: so it has no code for details and intervals.
 #[cold]
 #[inline(never)]
 fn grant_named_twice<T: Limits>(
@@ -698,6 +699,26 @@ fn grant_named_twice<T: Limits>(
 ) -> Result<(), Stop> {
     let request = Request::<_, false, true> {
         when: When::At(now),
+        n,
+        how,
+        kept: None,
+        whole,
+    };
+    request.take_all(rest)
+}
+
+/// As [`grant_named_twice`], within an interval.
+#[cold]
+#[inline(never)]
+fn grant_named_twice_within<T: Limits>(
+    at: Interval,
+    n: u32,
+    how: How,
+    whole: &T,
+    rest: impl FnOnce() -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    let request = Request::<_, false, false> {
+        when: When::Within(at),
         n,
         how,
         kept: None,
@@ -990,7 +1011,7 @@ impl<T: Limits> Request<'_, T, false, false> {
         if !whole.are_distinct() {
             return match when {
                 When::At(now) => grant_named_twice(now, n, how, whole, rest),
-                When::Within(_) => Err(Stop::TimeMatters),
+                When::Within(at) => grant_named_twice_within(at, n, how, whole, rest),
             };
         }
         Request::<_, true, false> {

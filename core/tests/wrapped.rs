@@ -19,7 +19,9 @@ use portcullis_core::{
     Concurrency, Counted, Limiter, LimiterExt, Penalty, Rate, Timestamp, TokenBucket,
 };
 
-const TIME: Duration = Duration::from_micros(1);
+const TIME: Duration = Duration::from_secs(1);
+/// In nanoseconds: a thousandth of the time in which all permits return.
+const STEP: u64 = 1_000_000;
 
 /// Asks `limiter` by its own functions, and an equal one by the four that are required.
 fn compare<L: Limiter + Debug>(name: &str, seed: u64, new: impl Fn() -> L) {
@@ -31,7 +33,7 @@ fn compare<L: Limiter + Debug>(name: &str, seed: u64, new: impl Fn() -> L) {
     let mut now = 0;
     let mut held: Vec<(u32, Receipt, Receipt)> = Vec::new();
     while draws.another_step() {
-        now += draws.magnitude(3_000);
+        now += draws.magnitude(3_000) * STEP;
         let at = Timestamp::from_nanos(now.saturating_sub(draws.magnitude(3)));
         let n = draws.below(8) as u32;
         match draws.below(8) {
