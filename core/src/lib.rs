@@ -81,7 +81,7 @@
 //! | to | items |
 //! |---|---|
 //! | take permits | [`Lease`], [`Denied`], [`Retry`]; [`LimiterExt`] for partial takes; [`leases`] for leases by id |
-//! | state rates and times | [`Rate`], [`Timestamp`]; [`clock`] |
+//! | state rates and times | [`Rate`], [`Timestamp`]; [`ManualClock`], [`Timeless`] and others in [`clock`] |
 //! | check and change settings | [`SettingsError`], [`builder`], [`state`] |
 //! | limit by key | [`Keyed`], [`KeyedList`], [`KeyedArray`]; [`keyed`] |
 //! | combine, count, share out | [`AllOf`], [`Counted`]; [`composition`], [`counts`], [`parts`] |
