@@ -128,8 +128,18 @@ fn named(src: &Path) -> String {
         let name = line.strip_prefix("pub mod ")?.strip_suffix(';')?;
         fs::read_to_string(src.join(name).with_extension("rs")).ok()
     });
-    let modules: String = modules.collect();
-    head + &modules
+    let modules: Vec<_> = modules.collect();
+    let names = modules.iter().flat_map(|module| {
+        let uses = module
+            .split(';')
+            .filter_map(|one| one.split_once("pub use "));
+        let traits = module
+            .lines()
+            .filter_map(|line| line.split_once("pub trait "));
+        uses.chain(traits).map(|(_, names)| names)
+    });
+    let names: Vec<_> = names.collect();
+    head.clone() + &names.join(" ")
 }
 
 /// A method without a default may be added to a sealed trait, and a trait that users implement has
