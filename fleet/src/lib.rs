@@ -31,6 +31,7 @@
 //! - `redis`: `RedisLeases`.
 //!
 //! Both need a runtime of tokio.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 

@@ -139,7 +139,7 @@ fn named(src: &Path) -> String {
         uses.chain(traits).map(|(_, names)| names)
     });
     let names: Vec<_> = names.collect();
-    head.clone() + &names.join(" ")
+    head + &names.join(" ")
 }
 
 /// A method without a default may be added to a sealed trait, and a trait that users implement has

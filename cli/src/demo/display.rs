@@ -179,12 +179,11 @@ impl<W: Write> Output<W> {
     /// Writes how many bounds held, and what it means that the naive limiter's did not.
     pub(crate) fn summary(&mut self, held: &[bool], is_naive_caught: bool) -> io::Result<()> {
         let broken = held.iter().filter(|held| !**held).count();
-        let text = match broken {
-            0 => self.painter.paint(Style::Good, "Every bound held."),
-            _ => {
-                let text = format!("{broken} of {} bounds BROKEN.", held.len());
-                self.painter.paint(Style::Bad, &text)
-            }
+        let text = if broken == 0 {
+            self.painter.paint(Style::Good, "Every bound held.")
+        } else {
+            let text = format!("{broken} of {} bounds BROKEN.", held.len());
+            self.painter.paint(Style::Bad, &text)
         };
         writeln!(self.out, "\n{text}")?;
         writeln!(
