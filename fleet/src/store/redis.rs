@@ -18,11 +18,8 @@ use crate::store::{
 };
 
 /// What the settings of a connection are if they are not made.
-const DEFAULTS: RedisDefaults = RedisDefaults {
-    prefix: "portcullis:fleet:",
-    // Nobody waits for an exchange, and leases last while the server is slow.
-    time_limit: Duration::from_secs(1),
-};
+// Nobody waits for an exchange, and leases last while the server is slow.
+const DEFAULTS: RedisDefaults = RedisDefaults::new("portcullis:fleet:", Duration::from_secs(1));
 
 /// A [`LeaseStore`] on a Redis server, version 6.2 or later. Needs the feature `redis`, and a
 /// runtime of tokio.
