@@ -75,6 +75,29 @@ pub enum Taking {
 }
 
 impl<'q, C> Question<'q, C> {
+    /// Asks about a request of `cost` permits, which are taken [for good](Taking::ForGood), without
+    /// notes. For the tests of a [`Decide`](super::Decide) of your own.
+    ///
+    /// ```
+    /// use portcullis_core::{Concurrency, ManualClock};
+    /// use portcullis_tower::{ByLimiter, Decide, Question, RequestHead};
+    ///
+    /// let judge = ByLimiter::new(Concurrency::new(1)).by_cost();
+    /// let (clock, request) = (ManualClock::new(), http::Request::new(()));
+    /// let head = RequestHead::new(&request);
+    /// assert!(judge.decide(Question::new(&clock, &head, 2)).is_err());
+    /// assert!(judge.decide(Question::new(&clock, &head, 1)).is_ok());
+    /// ```
+    pub const fn new(clock: &'q C, head: &'q RequestHead<'q>, cost: u32) -> Self {
+        Self {
+            clock,
+            head,
+            cost,
+            taking: Taking::ForGood,
+            notes: None,
+        }
+    }
+
     /// Asks the same by another clock, such as a [`ManualClock`](portcullis_core::ManualClock) that
     /// tells the time of a decision before.
     pub fn by<N: Clock>(self, clock: &'q N) -> Question<'q, N> {
