@@ -45,10 +45,31 @@
 //!   `portcullis-core` lists the restrictions;
 //! - `defmt`: `defmt::Format` for errors and outcomes;
 //! - `tokio`, `async-io`, `embassy-time`: a timer for each of these;
-//! - `channel`: [limited channels](channel);
+//! - `channel`: limited channels, in the module [`channel`];
 //! - `stream`: [`LimitedStream`], [`LeasedStream`] and [`LimitedSink`], and methods for them on
 //!   streams and sinks: [`LimitStreamExt`], [`LimitSinkExt`];
 //! - `futures-io`, `tokio`: [`LimitedRead`] and [`LimitedWrite`], for the traits of these crates.
+//!
+// Where an item is missing, its links lead to the features.
+#![cfg_attr(
+    not(feature = "std"),
+    doc = "[`ThreadLock`]: crate#features\n[`ThreadTimer`]: crate#features"
+)]
+#![cfg_attr(not(feature = "tokio"), doc = "[`TokioTimer`]: crate#features")]
+#![cfg_attr(not(feature = "async-io"), doc = "[`AsyncIoTimer`]: crate#features")]
+#![cfg_attr(not(feature = "channel"), doc = "[`channel`]: crate#features")]
+#![cfg_attr(
+    not(feature = "stream"),
+    doc = "[`LimitedStream`]: crate#features\n[`LeasedStream`]: crate#features\n[`LimitedSink`]: crate#features\n[`LimitStreamExt`]: crate#features\n[`LimitSinkExt`]: crate#features\n[`SinkError`]: crate#features"
+)]
+#![cfg_attr(
+    not(any(feature = "futures-io", feature = "tokio")),
+    doc = "[`LimitedRead`]: crate#features\n[`LimitedWrite`]: crate#features"
+)]
+#![cfg_attr(
+    not(any(feature = "channel", feature = "stream")),
+    doc = "[`Weight`]: crate#features\n[`PerItem`]: crate#features\n[`Refused`]: crate#features"
+)]
 #![no_std]
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg), doc(auto_cfg(hide(portcullis_loom))))]

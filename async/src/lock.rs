@@ -27,7 +27,7 @@ use crate::driving::sleep;
 /// | | waits are polled and dropped by | permits are released by |
 /// |---|---|---|
 /// | [`ThreadLock`] | threads | any thread or signal handler |
-/// | [`InterruptLock`](crate::InterruptLock) | threads and interrupts | any thread or interrupt |
+/// | `InterruptLock` | threads and interrupts | any thread or interrupt |
 ///
 /// A release never waits for the lock. If the lock is held, the release sets a bit. The holder
 /// reads the bit after it has unlocked, and grants the released permits. A release also runs

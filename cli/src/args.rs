@@ -61,7 +61,7 @@ pub(crate) enum Command {
 impl Default for Command {
     fn default() -> Self {
         Self::Demo(DemoArgs {
-            seconds: Duration::from_secs(1),
+            seconds: Duration::from_millis(500),
             threads: 4,
             rate: 5,
         })
@@ -75,6 +75,9 @@ impl Default for Command {
 /// time between two grants is checked against the limiter's bound. (For leases: the number of
 /// permits that were held at once.) The table at the end shows "held" or "BROKEN".
 ///
+/// The last row is a naive token bucket, for comparison. It breaks its bound, because it believes
+/// every timestamp. It does not count for the exit code.
+///
 /// Then 30 requests arrive at once at a queue of 25, in front of a token bucket with a burst of 5
 /// and a rate of 5 per second. A timeline shows each request while it waits and when it is served,
 /// and how many are waiting. All of them must be served, in order, the last one after 5 s, within 3
@@ -83,7 +86,7 @@ impl Default for Command {
 #[command(after_help = "Exit code: 0 every bound held, 1 a bound was broken.")]
 pub(crate) struct DemoArgs {
     /// The time for which each limiter is hammered, in seconds: 0.05 to 5
-    #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
     pub(crate) seconds: Duration,
     /// The number of threads: 2 to 64
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u8).range(2..=64))]

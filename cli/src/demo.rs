@@ -1,5 +1,6 @@
 //! `portcullis demo`: threads hammer each limiter in real time, and the program checks every bound
-//! against the recorded grants. Then a burst of requests waits in a queue.
+//! against the recorded grants. A naive limiter, which breaks its bound, is hammered and checked
+//! like the others. Then a burst of requests waits in a queue.
 //!
 //! | module | what is in it |
 //! |---|---|
@@ -31,19 +32,16 @@ use std::process::ExitCode;
 
 use self::bound::Verdict;
 use self::burst::Burst;
-use self::display::Display;
+use self::display::{Display, Output};
 use self::hammer::Hammer;
 use self::trials::Trial;
 use crate::args::DemoArgs;
+use crate::colour::{self, Painter};
 use crate::failure::Failure;
 
 /// One row of the table.
 pub(crate) struct Outcome {
     trial: Trial,
-    /// Requests that were admitted.
-    admitted: u64,
-    /// Requests that were denied.
-    denied: u64,
     /// Requests decided per second, by all threads together.
     speed: f64,
     verdict: Verdict,
@@ -62,25 +60,33 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
     Ok(conclude(&hammer, trials::all(), Burst::at(args.rate))?)
 }
 
-/// Runs `trials` and `burst`. Prints whether all bounds held, and returns the exit code that says
-/// so.
-fn conclude(hammer: &Hammer, trials: Vec<Trial>, burst: Burst) -> io::Result<ExitCode> {
-    let mut out = io::stdout().lock();
+/// Runs `trials`, a naive limiter and `burst`. Prints whether all bounds but the naive limiter's
+/// held, and returns the exit code that says so.
+fn conclude(hammer: &Hammer, mut trials: Vec<Trial>, burst: Burst) -> io::Result<ExitCode> {
+    let mut out = Output {
+        painter: Painter {
+            is_on: colour::is_for(&io::stdout()),
+        },
+        out: io::stdout().lock(),
+    };
+    trials.push(trials::naive());
     let display = Display::new(hammer, &trials);
-    let outcomes: Vec<Outcome> = trials
+    let mut outcomes: Vec<Outcome> = trials
         .into_iter()
         .enumerate()
         .map(|(index, trial)| display.watch(index, hammer, trial))
         .collect();
-    display.table(&mut out, hammer, &outcomes)?;
+    display.finish()?;
+    out.table(hammer, &outcomes)?;
+    let naive = outcomes.pop().map(|outcome| outcome.verdict);
     let timeline = display::watch_burst(burst)?;
     let verdicts = outcomes
         .into_iter()
         .map(|outcome| outcome.verdict)
         .chain([timeline.verdict()]);
     let held: Vec<bool> = verdicts.map(|verdict| verdict.held()).collect();
-    display::timeline(&mut out, &timeline)?;
-    display::summary(&mut out, &held)?;
+    out.timeline(&timeline)?;
+    out.summary(&held, naive.is_some_and(|naive| !naive.held()))?;
     Ok(if held.iter().all(|held| *held) {
         ExitCode::SUCCESS
     } else {

@@ -10,12 +10,14 @@
 //! | [`policy_file`] | files of rules: their formats, and how their errors are shown |
 //! | `shm` | limiters in memory that processes share: lists, shows and removes them |
 //! | [`pace`] | lines, released at a rate |
+//! | [`colour`] | whether output has colours |
 //! | [`completions`] | scripts that complete the arguments in a shell |
 //! | [`failure`] | errors that stop the program, and their exit code |
 //! | [`text`] | formatting of numbers |
 
 mod args;
 mod check;
+mod colour;
 mod completions;
 mod demo;
 mod failure;

@@ -1,13 +1,14 @@
 //! Files of rules: their formats, and their errors as a compiler shows them.
 
 use std::fs::{self, File};
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use clap::ValueEnum;
 use portcullis_policy::{FileError, Imported, Policy, RuleError};
 
+use crate::colour;
 use crate::failure::Failure;
 
 /// The largest file that is read, in bytes: 16 MiB.
@@ -184,9 +185,7 @@ impl PolicyFile {
     }
 
     fn print(&self, messages: &[FileError], level: &Level<'_>) {
-        let is_styled = io::stderr().is_terminal()
-            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let renderer = if is_styled {
+        let renderer = if colour::is_for(&io::stderr()) {
             Renderer::styled()
         } else {
             Renderer::plain()

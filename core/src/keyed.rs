@@ -96,7 +96,7 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// limiter of one key. It is used like any other limiter: on its own, inside a wrapper or as a part
 /// of an [`AllOf`](crate::AllOf).
 ///
-/// With the feature `std`, [`for_keys`](Self::for_keys) creates a table from a limiter and a number
+/// With the feature `std`, `for_keys` creates a table from a limiter and a number
 /// of keys:
 ///
 /// ```
@@ -113,7 +113,7 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 ///   table with `N` limits has `N` rules, and the caller chooses a limit with each key: for
 ///   example, one for reads and one for writes of a user, or one for each plan.
 /// - `M` is the storage, which the caller provides: `[Line; 1024]` in a static, `Box<[Line]>` or
-///   `Vec<Line>` (see [`Line::for_keys`]), or `&'static [Line]`.
+///   `Vec<Line>` (see `Line::for_keys`), or `&'static [Line]`.
 /// - `S` hashes the keys: a [`Seed`], a `RandomSeed` (with `std`), or any `BuildHasher`. Set a
 ///   `Seed` to random numbers before the first use of the table. Otherwise it is a constant, and an
 ///   attacker who chooses keys can fill all slots that some other key could use.
@@ -196,7 +196,7 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// [`Denied::Crowded`].
 ///
 /// **Memory.** 8 bytes per slot; half of that on targets without 64-bit atomics. A table needs more
-/// slots than keys. [`for_keys`](Self::for_keys) creates it with 34 bytes per key: then at most 1
+/// slots than keys. `for_keys` creates it with 34 bytes per key: then at most 1
 /// new key in 1,000,000 finds no slot. With 16 bytes per key, in a half-full table, it is 1 in 350.
 ///
 /// Source: the partitioned limiter of the .NET rate limiting proposal; hash tables with a few

@@ -126,6 +126,13 @@
 //! - It needs the privilege to disable interrupts, and a single core, unless the program's
 //!   `critical-section` implementation covers more.
 //! - Loads, and therefore denials, are not affected.
+//!
+// Where an item is missing, its links lead to the features.
+#![cfg_attr(
+    not(feature = "std"),
+    doc = "[`MonotonicClock`]: crate#features\n[`CoarseClock`]: crate#features\n[`RandomSeed`]: crate#features"
+)]
+#![cfg_attr(not(feature = "tsc"), doc = "[`TscClock`]: crate#features")]
 #![no_std]
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

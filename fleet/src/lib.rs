@@ -31,6 +31,7 @@
 //! - `redis`: `RedisLeases`.
 //!
 //! Both need a runtime of tokio.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 // Under loom, the algorithm that needs a model is all there is.
 #[cfg(not(portcullis_loom))]

@@ -65,6 +65,7 @@
 //! | slow down while the service is overloaded | [`SlowDown`] |
 //! | observe and steer a run | [`Handle`], [`Progress`], [`Event`], [`Report`], [`RunEnd`] |
 //! | name the queues that jobs take permits from | [`Permits`] |
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod jobs;
 mod operation;

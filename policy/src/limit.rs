@@ -128,7 +128,7 @@ impl Limit {
     /// [`Retry::Never`]: it closes an endpoint, or in an [override](crate::Rule::override_key) one
     /// client. Such a denial is [`Denied::ExceedsCapacity`]. It takes from no limit, starts no
     /// [penalty](crate::Rule::penalty), and no request waits for it. If a
-    /// [change](crate::LivePolicy) raises the limit again, what was taken before is still taken;
+    /// change by a `LivePolicy` raises the limit again, what was taken before is still taken;
     /// meanwhile as much returns as with a limit of 1.
     ///
     /// ```

@@ -16,6 +16,7 @@
 //! | say what a kind of store does where its settings say nothing | [`RedisDefaults`] |
 //! | call the server | [`RedisConnection`], [`CallError`] |
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod connection;
 mod settings;

@@ -114,6 +114,7 @@
 //!
 //! [tower]: https://docs.rs/tower
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "bodies")]
 pub mod bodies;

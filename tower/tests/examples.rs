@@ -1,5 +1,8 @@
 //! The examples run, and do what their heads say: the tests send what the `curl` lines there send.
 
+#[path = "../examples/axum.rs"]
+#[allow(dead_code, reason = "its `main`")]
+mod axum_service;
 #[path = "../examples/client.rs"]
 #[allow(dead_code, reason = "its `main`")]
 mod client;
@@ -8,6 +11,8 @@ mod curl;
 #[path = "../examples/ocelot.rs"]
 #[allow(dead_code, reason = "its `main`")]
 mod ocelot;
+#[path = "../../policy/tests/support/recorder.rs"]
+mod recorder;
 #[path = "support/server.rs"]
 mod server;
 #[path = "../examples/tonic.rs"]
@@ -18,18 +23,33 @@ use core::future::poll_fn;
 use core::net::SocketAddr;
 use core::pin::pin;
 use core::time::Duration;
+use std::fs;
+use std::path::Path;
 
 use bytes::Bytes;
 use http::Request;
 use http_body::Body as _;
+use metrics::set_default_local_recorder;
+use portcullis_policy::{FileSource, LivePolicy};
 use tonic::body::Body;
 use tonic::transport::Endpoint;
 use tonic::transport::server::TcpIncoming;
 use tower::ServiceExt as _;
 
+use recorder::Kept;
 use server::{Client, Received};
 
 const OCELOT: &str = include_str!("../examples/ocelot.json");
+
+const AXUM: &str = include_str!("../examples/axum.toml");
+
+/// The policy of a file, which has the name and the text, and the file.
+fn live(name: &str, text: &str) -> (LivePolicy, FileSource) {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, text).unwrap();
+    let mut file = FileSource::new(path);
+    (LivePolicy::from_source(&mut file).unwrap(), file)
+}
 
 async fn send(client: &mut Client, curl: &curl::Curl) -> Received {
     let headers: Vec<_> = curl.headers.iter().map(String::as_str).collect();
@@ -39,7 +59,66 @@ async fn send(client: &mut Client, curl: &curl::Curl) -> Received {
 }
 
 #[tokio::test]
-async fn the_axum_service_does_what_its_lines_say() {
+async fn the_axum_service_behind_a_proxy_does_what_its_lines_say() {
+    let kept = Kept::default();
+    let _recorder = set_default_local_recorder(&kept);
+    let (policy, _) = live("axum.toml", AXUM);
+    let service = axum_service::service(&policy).unwrap();
+    let mut client = Client::connect(server::serve(service).await).await;
+    let mut replies = Vec::new();
+    for curl in curl::lines_of(include_str!("../examples/axum.rs")) {
+        replies.push(send(&mut client, &curl).await);
+    }
+    let statuses: Vec<_> = replies.iter().map(|reply| reply.status).collect();
+    assert_eq!(statuses, [200, 200, 429, 200, 200]);
+    assert_eq!(replies[0].body, "Report 1.\n");
+    assert_eq!(replies[2].header("retry-after"), Some("30"));
+    let seen = kept.seen();
+    for line in [
+        "portcullis.requests policy=reports result=acquired: 3",
+        "portcullis.requests policy=reports result=denied: 1",
+        "portcullis.requests policy=each result=acquired: 1",
+    ] {
+        assert!(seen.iter().any(|seen| seen == line), "{line} in {seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_axum_service_has_the_limit_for_all_clients_together() {
+    let few = AXUM.replace("\"100/s\"", "\"3/h\"");
+    let (policy, _) = live("axum-few.toml", &few);
+    let service = axum_service::service(&policy).unwrap();
+    let mut client = Client::connect(server::serve(service).await).await;
+    let mut statuses = Vec::new();
+    for address in 1..=4 {
+        let from = format!("X-Forwarded-For: 192.0.2.{address}");
+        statuses.push(client.get("/hello", &[&from]).await.status);
+    }
+    assert_eq!(statuses, [200, 200, 200, 429]);
+}
+
+#[tokio::test]
+async fn the_axum_service_reads_its_file_again() {
+    let (policy, file) = live("axum-changed.toml", AXUM);
+    let path = file.path().to_owned();
+    tokio::spawn(axum_service::reload(policy.clone(), file));
+    let service = axum_service::service(&policy).unwrap();
+    let mut client = Client::connect(server::serve(service).await).await;
+    let before = policy.generation();
+    let more = AXUM.replace("\"2/m\", burst = 2", "\"4/m\", burst = 4");
+    assert_ne!(more, AXUM);
+    fs::write(path, more).unwrap();
+    server::until(|| policy.generation() > before).await;
+    let mut statuses = Vec::new();
+    for _ in 0..5 {
+        let reply = client.get("/reports/1", &["X-Forwarded-For: 192.0.2.7"]);
+        statuses.push(reply.await.status);
+    }
+    assert_eq!(statuses, [200, 200, 200, 200, 429]);
+}
+
+#[tokio::test]
+async fn the_service_with_an_ocelot_file_does_what_its_lines_say() {
     let service = ocelot::service(OCELOT).unwrap();
     let mut client = Client::connect(server::serve(service).await).await;
     let mut replies = Vec::new();

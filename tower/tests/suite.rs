@@ -31,7 +31,14 @@ mod dotnet;
 #[path = "endings.rs"]
 mod endings;
 
-#[cfg(all(feature = "axum", feature = "reqwest", feature = "tonic"))]
+#[cfg(all(
+    feature = "axum",
+    feature = "fields",
+    feature = "live",
+    feature = "metrics",
+    feature = "reqwest",
+    feature = "tonic"
+))]
 #[path = "examples.rs"]
 mod examples;
 

@@ -2,18 +2,22 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use crate::bench_check;
+use crate::book;
 use crate::command::{self, Check};
 use crate::context::Context;
+use crate::examples;
 use crate::firmware;
 use crate::firmware_cost;
 use crate::hot_paths;
 use crate::house;
+use crate::manifest;
 use crate::nightly::{self, Nightly};
 use crate::no_std;
 use crate::oldest_rust;
 use crate::package;
 use crate::platforms;
 use crate::readme;
+use crate::screenshot;
 use crate::servers::Server;
 use crate::setup::{self, Part};
 use crate::test_programs;
@@ -56,9 +60,11 @@ pub(crate) const TASKS: &[Task] = &[
             "package",
             "doc",
             "tests",
+            "examples",
             "core-tests",
             "doc-tests",
             "readme",
+            "book",
             "loom",
             "explore",
             "hot-paths",
@@ -85,8 +91,11 @@ pub(crate) const TASKS: &[Task] = &[
             "package",
             "doc",
             "tests",
+            "examples",
             "core-tests",
             "doc-tests",
+            "readme",
+            "book",
             "loom",
             "explore",
             "hot-paths",
@@ -161,7 +170,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "doc",
-        about: "the documentation builds without a warning",
+        about: "the documentation builds without a warning, with all features and with the default ones",
         needs: None,
         beside: false,
         run: doc,
@@ -172,6 +181,13 @@ pub(crate) const STEPS: &[Step] = &[
         needs: None,
         beside: false,
         run: tests,
+    },
+    Step {
+        name: "examples",
+        about: "the examples that end run; the step tests starts the others",
+        needs: None,
+        beside: false,
+        run: examples::check,
     },
     Step {
         name: "core-tests",
@@ -193,6 +209,13 @@ pub(crate) const STEPS: &[Step] = &[
         needs: None,
         beside: false,
         run: readme::check,
+    },
+    Step {
+        name: "book",
+        about: "the book of all documents builds without a warning, and each of its links leads somewhere",
+        needs: Some(Part::Book),
+        beside: false,
+        run: book::check,
     },
     Step {
         name: "loom",
@@ -279,6 +302,13 @@ pub(crate) const STEPS: &[Step] = &[
         run: nightly::fuzz,
     },
     Step {
+        name: "screenshot",
+        about: "writes docs/demo.svg, the picture of the demo in the README, from the demo's output",
+        needs: None,
+        beside: false,
+        run: screenshot::write,
+    },
+    Step {
         name: "weaken",
         about: "each ordering and guarantee is weakened in turn, and a model or test must fail",
         needs: None,
@@ -352,12 +382,23 @@ fn lint(context: &Context, selection: &[&str], levels: &[&str]) -> Check {
     command::run(cargo.args(["--", "-D", "warnings"]).args(levels))
 }
 
+/// Documents everything with all features, as docs.rs does, and each library with the default
+/// features, as those who build the documentation of their own program do.
 fn doc(context: &Context) -> Check {
+    document(context, &["--workspace", "--all-features"])?;
+    for folder in manifest::libraries(&context.root)? {
+        // One by one: another library must not enable features.
+        document(context, &["--package", &format!("portcullis-{folder}")])?;
+    }
+    Ok(String::new())
+}
+
+fn document(context: &Context, selection: &[&str]) -> Check {
     let mut cargo = context.cargo();
     cargo
-        .args(["doc", "--keep-going"])
+        .args(["doc", "--keep-going", "--no-deps"])
         .args(context.locked())
-        .args(["--workspace", "--all-features", "--no-deps"]);
+        .args(selection);
     command::run(cargo.env("RUSTDOCFLAGS", "-D warnings"))
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::book::SUMMARY;
 use crate::checks::{STEPS, TASKS};
 use crate::manifest;
 use crate::sources;
@@ -77,7 +78,8 @@ fn the_list_of_features_names_every_feature_and_whether_it_is_on_by_default() {
 fn the_readme_links_every_document() {
     let readme = read("README.md");
     for document in documents() {
-        let is_linked = document == "README.md" || readme.contains(&format!("]({document})"));
+        let is_linked = ["README.md", SUMMARY].contains(&&*document)
+            || readme.contains(&format!("]({document})"));
         assert!(is_linked, "README.md does not link {document}");
     }
 }
@@ -144,6 +146,25 @@ fn the_documents_name_the_lowest_rust() {
     says("README.md", &others);
     says("CONTRIBUTING.md", &others);
     says("CHANGELOG.md", &core);
+}
+
+/// docs.rs sets `docsrs`. Its documentation then shows which feature each item needs.
+#[test]
+fn the_documentation_of_every_library_shows_the_features_of_its_items() {
+    let folders = manifest::libraries(&root()).expect("the workspace");
+    assert!(folders.len() >= 9, "{folders:?}");
+    for folder in folders {
+        let root = format!("{folder}/src/lib.rs");
+        assert!(
+            read(&root).contains("\n#![cfg_attr(docsrs, feature(doc_cfg)"),
+            "{root}: no `doc_cfg`"
+        );
+        let manifest = format!("{folder}/Cargo.toml");
+        assert!(
+            read(&manifest).contains("[package.metadata.docs.rs]\nall-features = true\n"),
+            "{manifest}: docs.rs shows only the default features"
+        );
+    }
 }
 
 /// Returns the names that the `pub use` of a source file re-exports.

@@ -10,12 +10,14 @@ mod registry;
 mod asm;
 mod baseline;
 mod bench_check;
+mod book;
 mod checks;
 mod command;
 mod context;
 mod debian;
 #[cfg(test)]
 mod documents;
+mod examples;
 mod figures;
 mod firmware;
 mod firmware_cost;
@@ -39,6 +41,7 @@ mod programs;
 mod readme;
 mod report;
 mod rust_text;
+mod screenshot;
 mod servers;
 mod setup;
 mod sources;
@@ -131,6 +134,15 @@ mod tests {
         for task in TASKS {
             let steps = chosen(&[task.name.to_owned()]).unwrap();
             assert_eq!(steps.len(), task.steps.len(), "{}", task.name);
+        }
+    }
+
+    #[test]
+    fn a_release_needs_every_step_of_test() {
+        let steps = |name: &str| TASKS.iter().find(|task| task.name == name).unwrap().steps;
+        let release = steps("release-check");
+        for step in steps("test") {
+            assert!(release.contains(step), "release-check lacks {step}");
         }
     }
 

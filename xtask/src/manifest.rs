@@ -44,6 +44,28 @@ pub(crate) fn members(root: &Path) -> Result<Vec<String>, String> {
     Ok(names.map(str::to_owned).collect())
 }
 
+/// Returns the folders of the libraries, which other packages of the workspace can depend on.
+///
+/// # Errors
+///
+/// Returns an error if the manifest of the workspace cannot be read.
+pub(crate) fn libraries(root: &Path) -> Result<Vec<String>, String> {
+    let manifest = read(root, "Cargo.toml")?;
+    let lines = manifest
+        .lines()
+        .filter(|line| line.starts_with("portcullis-"));
+    let folder = |line: &str| {
+        Some(
+            line.split("path = \"")
+                .nth(1)?
+                .split('"')
+                .next()?
+                .to_owned(),
+        )
+    };
+    Ok(lines.filter_map(folder).collect())
+}
+
 /// The members of the workspace that are no part of the product.
 pub(crate) const TOOLS: [&str; 7] = [
     "benches",

@@ -1,7 +1,7 @@
 //! Provides the tools that the steps need and that a fresh machine may lack.
 //!
 //! It tries these in order: the tool as installed, in the default toolchain or in Debian's
-//! packages; for one program, Cargo; installation of Debian's packages. It never asks for a
+//! packages; for two programs, Cargo or pip; installation of Debian's packages. It never asks for a
 //! password.
 
 use std::env;
@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::book;
 use crate::context::Context;
 use crate::debian;
 use crate::nightly::Nightly;
@@ -32,6 +33,8 @@ pub(crate) enum Part {
     OldestRust,
     /// Valgrind, and the program that runs benches under it.
     Callgrind,
+    /// mdBook.
+    Book,
     /// A server that tests start.
     Server(Server),
     /// A nightly toolchain.
@@ -58,6 +61,7 @@ impl Part {
             Self::Callgrind => {
                 "missing: Valgrind (Debian's valgrind), or gungraun-runner (cargo install gungraun-runner, the version in Cargo.lock)"
             }
+            Self::Book => "missing: mdBook (cargo install mdbook, or pip for Python 3)",
             Self::Server(server) => server.missing(),
             Self::Nightly(nightly) => nightly.missing(),
             Self::X86 => "missing: an x86_64 processor; this step reads only x86_64 machine code",
@@ -81,6 +85,7 @@ impl Part {
             Self::X86 | Self::Nightly(_) => return None,
             Self::OldestRust => &[oldest_rust::LLVM],
             Self::Callgrind => &["valgrind"],
+            Self::Book => &["python3-pip"],
             Self::Server(server) => server.libraries(),
         };
         Some(packages)
@@ -90,14 +95,19 @@ impl Part {
 /// Provides `part`, or returns one line that says what is missing.
 pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
     let there = || is_there(context, part) || is_there_in_debian(context, part);
-    let cargo = || part == Part::Callgrind && install_runner(context);
+    let other = || match part {
+        Part::Callgrind => install_runner(context),
+        Part::Book => book::install(context),
+        _ => false,
+    };
     let unpack = || match part {
         Part::OldestRust => oldest_rust::unpack(context),
         Part::Server(server) => server.unpack(context),
+        Part::Book => book::install(context),
         _ => true,
     };
     let debian = || part.debian().is_some_and(debian::install) && unpack();
-    let install = || (cargo() && there()) || (debian() && there());
+    let install = || (other() && there()) || (debian() && there());
     if there() || install() {
         Ok(())
     } else {
@@ -133,6 +143,7 @@ pub(crate) fn is_there(context: &Context, part: Part) -> bool {
             is_quiet_success(Command::new("valgrind").arg("--version"))
                 && callgrind_runner(context).is_file()
         }
+        Part::Book => book::program(context).is_some(),
         Part::Server(server) => server.program(context).is_some(),
         Part::Nightly(nightly) => nightly.is_there(context),
     }
@@ -154,9 +165,12 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
                 && is_there_in_debian(context, Part::BareTargets)
                 && linker_beside_debian().is_some()
         }
-        Part::X86 | Part::OldestRust | Part::Callgrind | Part::Server(_) | Part::Nightly(_) => {
-            false
-        }
+        Part::X86
+        | Part::OldestRust
+        | Part::Callgrind
+        | Part::Book
+        | Part::Server(_)
+        | Part::Nightly(_) => false,
     }
 }
 

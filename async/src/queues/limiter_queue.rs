@@ -286,7 +286,7 @@ impl<S: LimiterSource, C: QueueClock, R: RawLock, H: Hook> LimiterQueue<S, C, R,
         self.wait_queue.close();
     }
 
-    /// Waits until no permits are [held](portcullis_core::queue::QueueLimiter::held): all leases whose
+    /// Waits until no permits are [held](portcullis_core::LimiterExt::held): all leases whose
     /// permits return by release have been released. Ready immediately if the permits of the
     /// limiters return by time. A [`KeyedQueue`](crate::KeyedQueue) waits until each key of its
     /// table has been seen with no permits held; then all leases that were held when the future was

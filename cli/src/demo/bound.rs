@@ -1,5 +1,9 @@
 //! Checks records against a bound.
 
+use core::time::Duration;
+
+use crate::text::{per_second, speed};
+
 /// A grant or a lease, between two instants in nanoseconds on the trial's clock. For a grant, they
 /// enclose the instant at which it counts. For a lease, they delimit a time for which it was
 /// certainly held.
@@ -26,6 +30,15 @@ impl Verdict {
     /// Returns whether the bound held.
     pub(crate) fn held(&self) -> bool {
         matches!(self, Self::Held(_))
+    }
+
+    /// Returns `other` if the bound held here and not there; otherwise returns `self`.
+    pub(crate) fn or(self, other: Self) -> Self {
+        if self.held() && !other.held() {
+            other
+        } else {
+            self
+        }
     }
 
     /// Returns `Broken(otherwise)` if the bound held and `also` is false; otherwise returns `self`.
@@ -55,15 +68,17 @@ pub(crate) fn spans(mut records: Vec<Record>, allowed: impl Fn(u64, u64) -> u64)
         {
             count += u64::from(record.permits);
             let (most, length) = (allowed(start, record.to), record.to - start);
-            if count > most {
-                return Verdict::Broken(span(count, most, length));
-            }
             let (nearest_count, nearest_most, nearest_length) = nearest;
             let ratio = u128::from(count) * u128::from(nearest_most);
             // Of equal ratios, the longest span is the most informative.
             if (ratio, length) > (u128::from(nearest_count) * u128::from(most), nearest_length) {
                 nearest = (count, most, length);
             }
+        }
+        let (count, most, length) = nearest;
+        // The spans from one grant on are enough to show a broken bound.
+        if count > most {
+            return Verdict::Broken(span(count, most, length));
         }
     }
     let (count, most, length) = nearest;
@@ -75,6 +90,10 @@ fn span(count: u64, most: u64, length: u64) -> String {
         0..10_000 => (length, "ns"),
         10_000..10_000_000 => (length / 1_000, "µs"),
         _ => (length / 1_000_000, "ms"),
+    };
+    let count = match count {
+        0..100_000 => count.to_string(),
+        _ => speed(per_second(count, Duration::from_secs(1))).replace(' ', ""),
     };
     format!("{count} of {most} in {number}{unit}")
 }
@@ -131,6 +150,15 @@ mod tests {
         assert!(!spans(at(&[0, 0, 0]), bucket).held());
         assert!(!spans(at(&[0, 0, 9]), bucket).held());
         assert!(!spans(at(&[0, 50, 50, 60, 60, 69, 100]), bucket).held());
+    }
+
+    #[test]
+    fn a_broken_bound_is_shown_by_the_span_that_exceeds_it_most() {
+        assert_eq!(
+            spans(at(&[0, 1, 2, 3, 4, 5, 100]), bucket),
+            Verdict::Broken("6 of 2 in 5ns".into())
+        );
+        assert_eq!(span(1_234_567, 8, 1), "1.23M of 8 in 1ns");
     }
 
     #[test]
@@ -196,6 +224,9 @@ mod tests {
     fn a_verdict_breaks_if_another_check_fails() {
         let held = Verdict::Held("fine".into());
         assert!(held.clone().and(true, "lost").held());
-        assert_eq!(held.and(false, "lost"), Verdict::Broken("lost".into()));
+        let broken = held.clone().and(false, "lost");
+        assert_eq!(broken, Verdict::Broken("lost".into()));
+        assert_eq!(held.clone().or(broken.clone()), broken);
+        assert_eq!(broken.clone().or(held), broken);
     }
 }

@@ -5,9 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::thread;
 
-use portcullis_core::{
-    Clock, Concurrency, LeasePool, Limiter, LimiterExt, MonotonicClock, Timestamp,
-};
+use portcullis_core::{Clock, Concurrency, LeasePool, MonotonicClock, Timestamp};
 
 use super::bound::Record;
 
@@ -43,21 +41,21 @@ const LATE: Timestamp = Timestamp::from_millis(10);
 const MOST_RECORDS: usize = 1_000_000;
 
 /// The state of one thread.
-struct Thread<'a> {
+struct Thread<'a, R> {
     clock: &'a MonotonicClock,
     end: Timestamp,
     progress: &'a Progress,
-    records: Vec<Record>,
+    records: Vec<R>,
 }
 
 impl Hammer {
     /// Runs `work` on every thread, with the thread's number, and returns all their records.
-    fn run(
+    fn run<R: Send>(
         &self,
         clock: MonotonicClock,
         progress: &Progress,
-        work: impl Fn(&mut Thread<'_>, u8) + Sync,
-    ) -> Vec<Record> {
+        work: impl Fn(&mut Thread<'_, R>, u8) + Sync,
+    ) -> Vec<R> {
         let start = clock.now();
         let end = start.saturating_add(self.length);
         let work = &work;
@@ -86,17 +84,21 @@ impl Hammer {
         records
     }
 
-    /// Asks `limiter` for one permit at a time. Records each grant with the instants that enclose
-    /// the time at which it counts.
-    pub(crate) fn admissions(
+    /// Calls `ask` for one permit at a time, of `N` keys in turn, with the key and the thread's
+    /// `now`. Returns for each key the grants, with the instants that enclose the time at which
+    /// each counts.
+    pub(crate) fn admissions<const N: usize>(
         &self,
-        limiter: &(impl Limiter + Sync),
         progress: &Progress,
-    ) -> Vec<Record> {
+        ask: impl Fn(usize, Timestamp) -> bool + Sync,
+    ) -> [Vec<Record>; N] {
         let clock = MonotonicClock::new();
-        let newest = AtomicU64::new(0);
-        self.run(clock, progress, |thread, number| {
+        let newest = [const { AtomicU64::new(0) }; N];
+        let granted = self.run(clock, progress, |thread, number| {
+            let mut turn = usize::from(number);
             thread.until_the_end(|thread| {
+                turn = turn.wrapping_add(1);
+                let (key, newest) = (turn % N, &newest[turn % N]);
                 // Acquire: pairs with the release below. Every published time was written to the
                 // limiter before the request below.
                 let written = newest.load(Ordering::Acquire);
@@ -104,27 +106,29 @@ impl Hammer {
                 if number == 1 {
                     now = Timestamp::ZERO.saturating_add(now.saturating_since(LATE));
                 }
-                let admitted = limiter.try_acquire_at(now, 1).is_ok();
+                let admitted = ask(key, now);
                 if admitted {
                     let to = clock.now().as_nanos();
                     newest.fetch_max(now.as_nanos(), Ordering::Release);
                     let from = now.as_nanos().max(written);
-                    thread.records.push(Record {
-                        from,
-                        to,
-                        permits: 1,
-                    });
+                    let permits = 1;
+                    thread.records.push((key, Record { from, to, permits }));
                 }
                 admitted
             });
-        })
+        });
+        let mut records = [const { Vec::new() }; N];
+        for (key, record) in granted {
+            records[key].push(record);
+        }
+        records
     }
 
-    /// Asks `limiter` for one permit at a time, and records nothing.
-    pub(crate) fn requests(&self, limiter: &(impl Limiter + Sync), progress: &Progress) {
+    /// Calls `ask` for one permit at a time, with the time, and records nothing.
+    pub(crate) fn requests(&self, progress: &Progress, ask: impl Fn(Timestamp) -> bool + Sync) {
         let clock = MonotonicClock::new();
-        self.run(clock, progress, |thread, _| {
-            thread.until_the_end(|_| limiter.try_acquire_at(clock.now(), 1).is_ok());
+        self.run::<()>(clock, progress, |thread, _| {
+            thread.until_the_end(|_| ask(clock.now()));
         });
     }
 
@@ -208,7 +212,7 @@ fn hold(turn: u32) {
     }
 }
 
-impl Thread<'_> {
+impl<R> Thread<'_, R> {
     /// Asks until the time is up. `ask` returns whether it was granted.
     fn until_the_end(&mut self, mut ask: impl FnMut(&mut Self) -> bool) {
         while self.clock.now() < self.end && self.records.len() < MOST_RECORDS {

@@ -2,11 +2,11 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
+use std::sync::{Mutex, PoisonError};
 
-use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
 use portcullis_core::{
-    Concurrency, Counted, FixedWindow, LeasePool, Limiter, Rate, SlidingWindow, Timestamp,
-    TokenBucket, Unlimited,
+    AllOf, Concurrency, Counted, FixedWindow, Keyed, LeasePool, Limiter, LimiterExt, Rate,
+    SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 
 use super::bound::{self, Verdict};
@@ -16,78 +16,85 @@ use super::hammer::{Hammer, Progress};
 pub(crate) struct Trial {
     /// The name of the limiter.
     pub(crate) name: &'static str,
-    /// Its settings.
-    pub(crate) configured: &'static str,
     /// The bound, for the table.
     pub(crate) bound: &'static str,
     /// Hammers a new limiter, and checks its bound.
     pub(crate) run: fn(&Hammer, &Progress) -> Verdict,
 }
 
-/// Returns the trials of all limiters.
+/// Returns the trials of the library's limiters.
 pub(crate) fn all() -> Vec<Trial> {
     vec![
         Trial {
             name: "token bucket",
-            configured: "5000/s, burst 500",
             bound: "500 + 5000/s x t",
             run: token_bucket,
         },
         Trial {
             name: "stepwise bucket",
-            configured: "250/50ms, burst 500",
-            bound: "500 + 250 x steps",
+            bound: "500 + 250 per 50ms",
             run: stepwise_bucket,
         },
         Trial {
             name: "fixed window",
-            configured: "500/100ms",
-            bound: "500 a window",
+            bound: "500 per 100ms",
             run: fixed_window,
         },
         Trial {
             name: "started window",
-            configured: "500/100ms from first",
-            bound: "1000 in 100ms",
+            bound: "1000 in any 100ms",
             run: started_window,
         },
         Trial {
             name: "sliding window",
-            configured: "500/100ms, 8 segments",
             bound: "500 in 8 segments",
             run: sliding_window,
         },
         Trial {
             name: "strict window",
-            configured: "500/100ms, 8 segments",
-            bound: "500 in 100ms",
+            bound: "500 in any 100ms",
             run: strict_window,
         },
         Trial {
             name: "concurrency",
-            configured: "5, leases of 1 to 3",
             bound: "5 at once",
             run: concurrency,
         },
         Trial {
             name: "lease pool",
-            configured: "5, deadline 200µs",
             bound: "5 at once",
             run: lease_pool,
         },
         Trial {
+            name: "keyed bucket",
+            bound: "100 + 1000/s x t",
+            run: keyed_bucket,
+        },
+        Trial {
+            name: "all of two",
+            bound: "both of their own",
+            run: all_of,
+        },
+        Trial {
             name: "counted bucket",
-            configured: "2000/s, burst 100",
             bound: "100 + 2000/s x t",
             run: counted,
         },
         Trial {
             name: "unlimited",
-            configured: "no limit",
             bound: "none",
             run: unlimited,
         },
     ]
+}
+
+/// Returns the trial of a limiter as it is often written, for comparison.
+pub(crate) fn naive() -> Trial {
+    Trial {
+        name: "naive bucket",
+        bound: "500 + 5000/s x t",
+        run: naive_bucket,
+    }
 }
 
 /// Checks every span of time against `allowed`, which takes the first and the last instant of the
@@ -98,7 +105,9 @@ fn spans(
     progress: &Progress,
     allowed: impl Fn(u64, u64) -> u64,
 ) -> Verdict {
-    bound::spans(hammer.admissions(limiter, progress), allowed)
+    let ask = |_, now| limiter.try_acquire_at(now, 1).is_ok();
+    let [records] = hammer.admissions(progress, ask);
+    bound::spans(records, allowed)
 }
 
 const SECOND: u64 = 1_000_000_000;
@@ -198,8 +207,68 @@ fn counted(hammer: &Hammer, progress: &Progress) -> Verdict {
     )
 }
 
+/// Three keys of a table: each has the bound of its limiter.
+fn keyed_bucket(hammer: &Hammer, progress: &Progress) -> Verdict {
+    const KEYS: [&str; 3] = ["alice", "bob", "carol"];
+    let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(1_000), 100), 1_000);
+    let ask = |key, now| users.key(KEYS[key]).try_acquire_at(now, 1).is_ok();
+    let records: [_; KEYS.len()] = hammer.admissions(progress, ask);
+    // The slot of a key has fewer bits than a limiter of its own, so it counts in coarser ticks.
+    let tick = users.rules()[0].tick().as_nanos() as u64;
+    let allowed = |from, to| 100 + (to / tick - from / tick) * tick * 1_000 / SECOND;
+    let [first, others @ ..] = records.map(|records| bound::spans(records, allowed));
+    others.into_iter().fold(first, Verdict::or)
+}
+
+fn all_of(hammer: &Hammer, progress: &Progress) -> Verdict {
+    let bucket = TokenBucket::new(Rate::per_second(5_000), 500);
+    let window = FixedWindow::new(300, Duration::from_nanos(WINDOW));
+    spans(
+        &AllOf::new((&bucket, &window)),
+        hammer,
+        progress,
+        |from, to| {
+            let by_window = 300 * (to / WINDOW - from / WINDOW + 1);
+            by_window.min(500 + (to - from) * 5_000 / SECOND)
+        },
+    )
+}
+
+/// A token bucket as it is often written: it refills by the time since the call before, and forgets
+/// whether that call came with an older time than others.
+struct NaiveBucket {
+    rate: f64,
+    burst: f64,
+    state: Mutex<(f64, Timestamp)>,
+}
+
+impl NaiveBucket {
+    fn try_acquire_at(&self, now: Timestamp) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (tokens, last) = &mut *state;
+        let elapsed = now.saturating_since(*last).as_secs_f64();
+        *tokens = (*tokens + elapsed * self.rate).min(self.burst);
+        *last = now;
+        let is_granted = *tokens >= 1.0;
+        if is_granted {
+            *tokens -= 1.0;
+        }
+        is_granted
+    }
+}
+
+fn naive_bucket(hammer: &Hammer, progress: &Progress) -> Verdict {
+    let bucket = NaiveBucket {
+        rate: 5_000.0,
+        burst: 500.0,
+        state: Mutex::new((500.0, Timestamp::ZERO)),
+    };
+    let [records] = hammer.admissions(progress, |_, now| bucket.try_acquire_at(now));
+    bound::spans(records, |from, to| 500 + (to - from) * 5_000 / SECOND)
+}
+
 fn unlimited(hammer: &Hammer, progress: &Progress) -> Verdict {
-    hammer.requests(&Unlimited, progress);
+    hammer.requests(progress, |now| Unlimited.try_acquire_at(now, 1).is_ok());
     Verdict::Held("all admitted".into()).and(progress.denied.load(Relaxed) == 0, "denied")
 }
 
@@ -208,7 +277,6 @@ fn unlimited(hammer: &Hammer, progress: &Progress) -> Verdict {
 pub(super) fn honest() -> Trial {
     Trial {
         name: "honest",
-        configured: "",
         bound: "",
         run: token_bucket,
     }
@@ -218,55 +286,19 @@ pub(super) fn honest() -> Trial {
 #[cfg(test)]
 pub(super) fn generous() -> Trial {
     use core::sync::atomic::AtomicU64;
-    use portcullis_core::limiter::Receipt;
-    use portcullis_core::{Denied, Retry};
-
-    struct Generous {
-        limiter: TokenBucket,
-        denied: AtomicU64,
-    }
-
-    impl Limiter for Generous {
-        fn decide(&self, ask: Ask<'_>) -> Answer {
-            let (now, n) = (ask.now(), ask.permits());
-            if ask.is_look() {
-                return ask.looked(self.available_at(now), || u64::MAX);
-            }
-            self.limiter
-                .take_at(now, n)
-                .or_else(|denied| match self.denied.fetch_add(1, Relaxed) % 100 {
-                    0 => Ok(Receipt::NONE),
-                    _ => Err(denied),
-                })
-                .into()
-        }
-
-        fn give_back(&self, _: Back<'_>) -> Returned {
-            Returned::NOTHING
-        }
-
-        fn read(&self, read: Read<'_>) -> Reading {
-            self.limiter.read(read)
-        }
-
-        fn retry(&self, denied: Denied) -> Retry {
-            self.limiter.retry(denied)
-        }
-    }
 
     let run = |hammer: &Hammer, progress: &Progress| {
         let limiter = TokenBucket::new(Rate::per_second(5_000), 500);
-        let limiter = Generous {
-            limiter,
-            denied: AtomicU64::new(0),
+        let denied = AtomicU64::new(0);
+        let ask = |_, now| {
+            limiter.try_acquire_at(now, 1).is_ok()
+                || denied.fetch_add(1, Relaxed).is_multiple_of(100)
         };
-        spans(&limiter, hammer, progress, |from, to| {
-            500 + (to - from) * 5_000 / SECOND
-        })
+        let [records] = hammer.admissions(progress, ask);
+        bound::spans(records, |from, to| 500 + (to - from) * 5_000 / SECOND)
     };
     Trial {
         name: "generous",
-        configured: "",
         bound: "",
         run,
     }

@@ -25,7 +25,7 @@
 //! virtual machine with ticks of 4 ms, in 2.9 billion readings, the coarse clock was behind by up
 //! to 4.3 ms on one core, and by up to 11 ms on the other, where one reading in 2,300 was behind by
 //! more than 5 ms. Mostly idle cores, which update the time before they run a thread: up to 4.4 ms.
-//! The example `clock_lag` repeats the measurement.
+//! The program `clock_lag` in `benches/` repeats the measurement.
 //!
 //! If the coarse clock is behind by more, a limiter decides as for a timestamp that is stale by the
 //! excess. So it does for the precise clock if the thread is paused after the reading. Either way,

@@ -9,7 +9,7 @@ use crate::{
 /// [`TokenBucket`](crate::TokenBucket), [`FixedWindow`](crate::FixedWindow) or
 /// [`Concurrency`](crate::Concurrency). Rules are their own rules.
 ///
-/// [`Keyed::for_keys`](crate::Keyed::for_keys) takes such a limiter. To store the table's lines
+/// `Keyed::for_keys` takes such a limiter. To store the table's lines
 /// elsewhere, convert the limiter with [`into_rules`](Self::into_rules) and pass the rules to
 /// [`Keyed::new`](crate::Keyed::new). In a constant or a static, where no method of a trait can be
 /// called, write [`TokenBucketRules::new`], [`FixedWindowRules::new`] or [`ConcurrencyRules::new`].
@@ -76,7 +76,7 @@ own_rules!(
 /// Limiters whose settings a [`KeyedList`](crate::KeyedList) table can use for the limits of all
 /// its keys: tuples and arrays of 1 to 8 limiters or rules ([`IntoRules`]), and [`RulesAtRunTime`].
 ///
-/// [`KeyedList::for_keys`](crate::KeyedList::for_keys) takes such a list. To store the table's
+/// `KeyedList::for_keys` takes such a list. To store the table's
 /// lines elsewhere, convert the list and pass it to [`KeyedList::new`](crate::KeyedList::new).
 ///
 /// ```

@@ -192,7 +192,7 @@ pub(crate) mod sealed {
 ///
 /// `P` points to the table: `&T`, `&'static T`, `Arc<T>` or any other `Deref`. [`Keyed::key`]
 /// borrows the table. A key of an `Arc` or of a static, and its leases, can move to another thread
-/// or task: see [`Keyed::owned_key`](crate::Keyed::owned_key).
+/// or task: see `Keyed::owned_key`.
 ///
 /// [`Keyed::key`]: crate::Keyed::key
 ///

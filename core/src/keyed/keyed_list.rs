@@ -100,7 +100,7 @@ use crate::{
 /// collisions, the hasher and the staleness are those of a `Keyed` table. What it calls a slot is
 /// here an *entry* with a word for each limit.
 ///
-/// With the feature `std`, [`for_keys`](Self::for_keys) creates a table from a list of limiters and
+/// With the feature `std`, `for_keys` creates a table from a list of limiters and
 /// a number of keys:
 ///
 /// ```

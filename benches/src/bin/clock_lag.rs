@@ -2,7 +2,7 @@
 //! often the time is later than the interval, with all cores fully loaded.
 //!
 //! ```sh
-//! cargo run --release -p portcullis-core --features std --example clock_lag -- 10
+//! cargo run --release -p portcullis-bench --bin clock_lag -- 10
 //! ```
 //!
 //! The number is the duration in seconds.
