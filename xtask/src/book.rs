@@ -162,12 +162,12 @@ fn beside(document: &str, file: &str) -> String {
 /// Returns the summary with links from the root.
 fn from_root(summary: &str) -> String {
     let mut parts = summary.split("](");
-    let mut text = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
+    let first = parts.next().unwrap_or_default().to_owned();
+    let link = |part: &str| {
         let (target, rest) = part.split_once(')').unwrap_or((part, ""));
-        text.push_str(&format!("]({}){rest}", beside(SUMMARY, target)));
-    }
-    text
+        format!("]({}){rest}", beside(SUMMARY, target))
+    };
+    first + &parts.map(link).collect::<String>()
 }
 
 /// A page of the book, or another file, which has no text.
@@ -201,6 +201,10 @@ fn pages(html: &Path) -> Result<BTreeMap<String, Page>, String> {
     Ok(pages)
 }
 
+fn ends_in(file: &Path, kind: &str) -> bool {
+    file.extension().is_some_and(|found| found == kind)
+}
+
 /// Returns the values of an attribute in a page.
 fn values(html: &str, attribute: &str) -> Vec<String> {
     let start = format!(" {attribute}=\"");
@@ -225,7 +229,7 @@ fn broken_links(pages: &BTreeMap<String, Page>) -> Vec<String> {
                 beside(name, file)
             };
             let leads = pages.get(&target).is_some_and(|page| {
-                let is_page = target.ends_with(".html");
+                let is_page = ends_in(Path::new(&target), "html");
                 anchor.is_empty() || !is_page || page.anchors.contains(anchor)
             });
             if !leads {

@@ -51,7 +51,7 @@ mod tests {
                 let entries = fs::read_dir(root.join(&folder).join("examples"));
                 let names = entries.into_iter().flatten().flatten();
                 let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-                let names: Vec<_> = names.filter(|name| name.ends_with(".rs")).collect();
+                let names: Vec<_> = names.filter(|name| is_source(name)).collect();
                 names
                     .into_iter()
                     .map(move |name| format!("{folder}/examples/{name}"))
@@ -59,6 +59,10 @@ mod tests {
         let mut examples: Vec<_> = examples.collect();
         examples.sort();
         examples
+    }
+
+    fn is_source(name: &str) -> bool {
+        Path::new(name).extension().is_some_and(|kind| kind == "rs")
     }
 
     /// Returns whether a test program of the package has the example as a module.
