@@ -52,6 +52,7 @@
 #![no_std]
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg), doc(auto_cfg(hide(portcullis_loom))))]
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 #[cfg(any(feature = "std", test))]
 extern crate std;

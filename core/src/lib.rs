@@ -129,6 +129,7 @@
 #![no_std]
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 #[cfg(any(feature = "std", test))]
 extern crate std;

@@ -407,8 +407,8 @@ pub(crate) fn offer<L: Limiter + ?Sized>(
     offers.offer(metadata::USED_SHARE, || Used::of(limiter, now));
 }
 
-/// More questions to any limiter, and methods that take permits as a [`Lease`]. Import the trait
-/// with `use portcullis_core::LimiterExt`.
+/// More questions to any limiter, and methods that take permits as a [`Lease`]. Implemented for
+/// every limiter. Import the trait with `use portcullis_core::LimiterExt`.
 ///
 /// ```
 /// # use portcullis_core::{Concurrency, LimiterExt, Timestamp};

@@ -12,6 +12,7 @@ use crate::limit::CounterLimit;
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Charge<'a> {
     /// The id under which the store keeps the limit's state.
     pub id: &'a str,

@@ -99,6 +99,7 @@ impl StoreDecision {
 
 /// What a limit has left after a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Left {
     /// The permits that are available.
     pub available: u64,

@@ -94,6 +94,7 @@
 //! - `redis`: `RedisCounters` and `RedisChannel`, on a Redis server, with a runtime of tokio;
 //! - `shm`: `SharedCounters`, in memory that the processes of a host share. Linux.
 #![forbid(unsafe_code)]
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 mod cached;
 mod charge;

@@ -246,6 +246,7 @@ impl<S: CounterStore + ?Sized> CounterStore for Arc<S> {
 /// assert_eq!((Counter::default().value, Counter::default().expires_in), (0, None));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Counter {
     /// The sum of what was added.
     pub value: i64,
@@ -253,8 +254,22 @@ pub struct Counter {
     pub expires_in: Option<Duration>,
 }
 
+impl Counter {
+    /// Creates the answer of a store.
+    ///
+    /// ```
+    /// use portcullis_counters::Counter;
+    /// assert_eq!(Counter::new(0, None), Counter::default());
+    /// ```
+    #[must_use]
+    pub const fn new(value: i64, expires_in: Option<Duration>) -> Self {
+        Self { value, expires_in }
+    }
+}
+
 /// Quotas, and when they were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QuotaRead {
     /// In the order of the ids.
     pub quotas: Vec<QuotaState>,
@@ -262,8 +277,23 @@ pub struct QuotaRead {
     pub at: Timestamp,
 }
 
+impl QuotaRead {
+    /// Creates the answer of a store: the quotas in the order of the ids, and the store's time.
+    ///
+    /// ```
+    /// use portcullis_core::Timestamp;
+    /// use portcullis_counters::QuotaRead;
+    /// assert!(QuotaRead::new(Vec::new(), Timestamp::ZERO).quotas.is_empty());
+    /// ```
+    #[must_use]
+    pub const fn new(quotas: Vec<QuotaState>, at: Timestamp) -> Self {
+        Self { quotas, at }
+    }
+}
+
 /// A quota to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QuotaWrite<'a> {
     /// The id of the quota.
     pub id: &'a str,
@@ -274,4 +304,31 @@ pub struct QuotaWrite<'a> {
     /// After which time, from the read on, the quota is that of a full limit. The store removes the
     /// quota then or later, never earlier.
     pub expiry: Duration,
+}
+
+impl<'a> QuotaWrite<'a> {
+    /// Creates a write, for the tests of a store of your own.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use portcullis_counters::{QuotaState, QuotaWrite};
+    ///
+    /// let empty = QuotaState::default();
+    /// let write = QuotaWrite::new("alice", &empty, empty.clone(), Duration::from_secs(1));
+    /// assert_eq!(write.id, "alice");
+    /// ```
+    #[must_use]
+    pub const fn new(
+        id: &'a str,
+        before: &'a QuotaState,
+        quota: QuotaState,
+        expiry: Duration,
+    ) -> Self {
+        Self {
+            id,
+            before,
+            quota,
+            expiry,
+        }
+    }
 }

@@ -356,10 +356,7 @@ fn a_counter_exists_until_its_first_expiry() {
     let time = Time::default();
     let store = store(&time);
     let add = |expiry, delta| block_on(store.increment_and_get("a", expiry, delta));
-    let counter = |value, seconds| Counter {
-        value,
-        expires_in: Some(Duration::from_secs(seconds)),
-    };
+    let counter = |value, seconds| Counter::new(value, Some(Duration::from_secs(seconds)));
     assert_eq!(block_on(store.get("a")), Ok(Counter::default()));
     assert_eq!(add(10 * SECOND, 5), Ok(counter(5, 10)));
     time.0.advance(4 * SECOND);
@@ -443,12 +440,13 @@ fn what_is_not_a_quota_is_an_error() {
         vec![1, 5, 0, u64::MAX],
     ] {
         let store = store(&time);
-        let write = [QuotaWrite {
-            id: "a",
-            before: &QuotaState::default(),
-            quota: QuotaState::from(values),
-            expiry: SECOND,
-        }];
+        let before = QuotaState::default();
+        let write = [QuotaWrite::new(
+            "a",
+            &before,
+            QuotaState::from(values),
+            SECOND,
+        )];
         assert_eq!(block_on(store.write_quotas(time.now(), &write)), Ok(true));
         let taken = block_on(store.take(&[Charge::new("a", &limit, 1)]));
         assert_eq!(taken, Err(StoreError::Damaged));

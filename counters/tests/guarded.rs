@@ -438,12 +438,13 @@ fn counters_and_quotas_have_no_fallback() {
         2
     );
     let read = block_on(store.read_quotas(&["q"])).unwrap();
-    let write = [QuotaWrite {
-        id: "q",
-        before: &QuotaState::default(),
-        quota: QuotaState::from(vec![0, 1, 0, 1]),
-        expiry: SECOND,
-    }];
+    let before = QuotaState::default();
+    let write = [QuotaWrite::new(
+        "q",
+        &before,
+        QuotaState::from(vec![0, 1, 0, 1]),
+        SECOND,
+    )];
     assert_eq!(block_on(store.write_quotas(read.at, &write)), Ok(true));
     guarded.fails(true);
     guarded.take(&bucket(10, SECOND, 10), 1);

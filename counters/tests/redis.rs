@@ -290,12 +290,10 @@ fn a_write_applies_only_to_what_was_read_not_long_ago() {
         let read = store.read_quotas(&ids).await.unwrap();
         assert_eq!(read.quotas, [QuotaState::default(), QuotaState::default()]);
         let write = async |before: &[QuotaState], used, at| {
-            let writes = ids.iter().zip(before).map(|(id, before)| QuotaWrite {
-                id,
-                before,
-                quota: quota(used),
-                expiry: 100 * SECOND,
-            });
+            let writes = ids
+                .iter()
+                .zip(before)
+                .map(|(id, before)| QuotaWrite::new(id, before, quota(used), 100 * SECOND));
             store.write_quotas(at, &writes.collect::<Vec<_>>()).await
         };
         let old = read.at.saturating_sub(Duration::from_millis(1_001));

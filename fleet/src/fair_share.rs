@@ -43,7 +43,7 @@ impl FairShares {
     /// ```
     /// use portcullis_fleet::{Claim, FairShares, MemberId};
     ///
-    /// let claim = |member, demand| Claim { member: MemberId(member), demand, held: 0, served: 0 };
+    /// let claim = |member, demand| Claim::new(MemberId(member), demand);
     /// let claims = [claim(1, 20), claim(2, 3), claim(3, 20)];
     /// let shares = FairShares::of(&claims, 12, 15_000);
     /// // The second one needs less than a third. The others share the rest.
@@ -89,7 +89,7 @@ impl FairShares {
     ///
     /// ```
     /// # use portcullis_fleet::{Claim, FairShares, MemberId};
-    /// let claim = Claim { member: MemberId(1), demand: 7, held: 0, served: 0 };
+    /// let claim = Claim::new(MemberId(1), 7);
     /// assert_eq!(FairShares::of(&[claim], 20, 15_000).share(&claim), 7);
     /// ```
     #[must_use]
@@ -103,7 +103,7 @@ impl FairShares {
     ///
     /// ```
     /// # use portcullis_fleet::{Claim, FairShares, MemberId};
-    /// let claim = |member| Claim { member: MemberId(member), demand: 9, held: 0, served: 0 };
+    /// let claim = |member| Claim::new(MemberId(member), 9);
     /// assert_eq!(FairShares::of(&[1, 2, 3].map(claim), 8, 15_000).level(), 2);
     /// ```
     #[must_use]

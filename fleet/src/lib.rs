@@ -32,6 +32,8 @@
 //!
 //! Both need a runtime of tokio.
 
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+
 // Under loom, the algorithm that needs a model is all there is.
 #[cfg(not(portcullis_loom))]
 #[expect(unreachable_pub, reason = "loom's models use it")]

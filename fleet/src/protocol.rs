@@ -227,6 +227,7 @@ struct Flight {
 /// # Ok::<(), portcullis_fleet::PoolError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum ProtocolEvent<'a> {
     /// It wants so many partitions in all: see [`Pool::wanted`].
     Demand(u32),
@@ -264,6 +265,7 @@ pub enum ProtocolEvent<'a> {
 /// # Ok::<(), portcullis_fleet::PoolError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Actions {
     /// The share has changed: the limiter must follow it before the request is sent.
     pub share: Option<MemberShare>,
@@ -285,6 +287,7 @@ pub struct Actions {
 /// assert_eq!(MemberShare::NONE, MemberShare { partitions: 0, until: Timestamp::ZERO });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "a number, and until when")]
 pub struct MemberShare {
     /// How many partitions.
     pub partitions: u32,

@@ -46,6 +46,7 @@ pub(crate) mod redis;
 /// assert_eq!(member.to_string(), "00000000000000000000000000005eed");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(clippy::exhaustive_structs, reason = "a wrapper of one value")]
 pub struct MemberId(
     /// The number: any.
     pub u128,
@@ -65,6 +66,10 @@ impl fmt::Display for MemberId {
 /// assert_eq!(held.partition, 6);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a partition, and the fence of its grant"
+)]
 pub struct PartitionLease {
     /// The partition: from 0 to one less than the number of partitions.
     pub partition: u32,
@@ -83,15 +88,14 @@ pub struct PartitionLease {
 /// use portcullis_fleet::{Exchange, MemberId};
 ///
 /// // Any two of the partitions 4, 7 and 1.
-/// let request = Exchange {
-///     demand: 2,
-///     candidates: vec![4, 7, 1],
-///     at_most: 2,
-///     ..Exchange::new(MemberId(1), Duration::from_secs(15))
-/// };
+/// let mut request = Exchange::new(MemberId(1), Duration::from_secs(15));
+/// request.demand = 2;
+/// request.candidates = vec![4, 7, 1];
+/// request.at_most = 2;
 /// assert!(request.renew.is_empty());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Exchange {
     /// The member that asks.
     pub member: MemberId,
@@ -122,10 +126,11 @@ pub struct Exchange {
 /// ```
 /// use core::time::Duration;
 /// use portcullis_fleet::Heard;
-/// let heard = Heard { server: 7, ago: Duration::from_secs(1), fence: 41 };
+/// let heard = Heard::new(7, Duration::from_secs(1), 41);
 /// assert_eq!(heard.fence, 41);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Heard {
     /// [`ExchangeAnswer::server`].
     pub server: u64,
@@ -134,6 +139,19 @@ pub struct Heard {
     pub ago: Duration,
     /// The largest [`ExchangeAnswer::fence`] of all answers.
     pub fence: u64,
+}
+
+impl Heard {
+    /// Creates what a member tells of an answer: the server, how long ago, and the fence.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use portcullis_fleet::Heard;
+    /// assert_eq!(Heard::new(7, Duration::from_secs(1), 41).server, 7);
+    /// ```
+    pub const fn new(server: u64, ago: Duration, fence: u64) -> Self {
+        Self { server, ago, fence }
+    }
 }
 
 impl Exchange {
@@ -168,14 +186,13 @@ impl Exchange {
 /// ```
 /// use portcullis_fleet::{ExchangeAnswer, PartitionLease};
 ///
-/// let answer = ExchangeAnswer {
-///     granted: vec![PartitionLease { partition: 4, fence: 9 }],
-///     taken: vec![7],
-///     ..ExchangeAnswer::default()
-/// };
+/// let mut answer = ExchangeAnswer::default();
+/// answer.granted = vec![PartitionLease { partition: 4, fence: 9 }];
+/// answer.taken = vec![7];
 /// assert!(answer.renewed.is_empty() && answer.hold_off.is_none());
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExchangeAnswer {
     /// Of [`Exchange::renew`], the leases that begin again now. The others are lost: they ended, or
     /// another member has the partition.
@@ -204,10 +221,12 @@ pub struct ExchangeAnswer {
 ///
 /// ```
 /// # use portcullis_fleet::{Claim, MemberId};
-/// let claim = Claim { member: MemberId(1), demand: 5, held: 3, served: 0 };
+/// let mut claim = Claim::new(MemberId(1), 5);
+/// claim.held = 3;
 /// assert!(claim.held < claim.demand);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Claim {
     /// The member.
     pub member: MemberId,
@@ -219,13 +238,31 @@ pub struct Claim {
     pub served: u64,
 }
 
+impl Claim {
+    /// Creates the claim of a member that wants `demand` partitions and has none.
+    ///
+    /// ```
+    /// use portcullis_fleet::{Claim, MemberId};
+    /// assert_eq!(Claim::new(MemberId(1), 5).held, 0);
+    /// ```
+    pub const fn new(member: MemberId, demand: u32) -> Self {
+        Self {
+            member,
+            demand,
+            held: 0,
+            served: 0,
+        }
+    }
+}
+
 /// The answer of a store, which may take as long as the store does.
 pub type LeaseFuture<'a> =
     Pin<Box<dyn Future<Output = Result<ExchangeAnswer, LeaseError>> + Send + 'a>>;
 
 /// A place that keeps the leases of a fleet.
 ///
-/// See [`Exchange`] for what it is asked. An implementation keeps these rules:
+/// Implement it for a store of your own. See [`Exchange`] for what it is asked. An implementation
+/// keeps these rules:
 ///
 /// - A partition is leased to at most one member at a time, and a lease ends at the earliest when
 ///   [`Exchange::lease`] has passed since it was granted or renewed, for each exchange that did so.
@@ -255,10 +292,11 @@ pub type LeaseFuture<'a> =
 /// # futures_executor::block_on(async {
 /// // Of any kind, chosen at run time.
 /// let store: Arc<dyn LeaseStore> = Arc::new(MemoryLeases::new(ManualClock::new()));
-/// let ask = |member| Exchange {
-///     candidates: vec![0],
-///     at_most: 1,
-///     ..Exchange::new(MemberId(member), Duration::from_secs(15))
+/// let ask = |member| {
+///     let mut request = Exchange::new(MemberId(member), Duration::from_secs(15));
+///     request.candidates = vec![0];
+///     request.at_most = 1;
+///     request
 /// };
 /// assert_eq!(store.exchange("writes", &ask(1)).await?.granted.len(), 1);
 /// assert_eq!(store.exchange("writes", &ask(2)).await?.taken, [0]);

@@ -68,12 +68,8 @@ fn fair_share_weighted_by_subclients() {
         let mut claims = Vec::new();
         for (client, (subclients, wants)) in (0..).zip(clients) {
             for subclient in 0..subclients {
-                claims.push(Claim {
-                    member: MemberId(client << 32 | u128::from(subclient)),
-                    demand: wants / subclients,
-                    held: 0,
-                    served: 0,
-                });
+                let member = MemberId(client << 32 | u128::from(subclient));
+                claims.push(Claim::new(member, wants / subclients));
             }
         }
         let shares = FairShares::of(&claims, capacity, 0);

@@ -408,11 +408,12 @@ fn four_processes_share_a_service(kind: Kind) {
     }
     // All have left, so everything is free at once.
     runtime().block_on(async {
-        let request = Exchange {
-            demand: PARTITIONS,
-            candidates: (0..PARTITIONS).collect(),
-            at_most: PARTITIONS,
-            ..Exchange::new(MemberId(1), LEASE)
+        let request = {
+            let mut request = Exchange::new(MemberId(1), LEASE);
+            request.demand = PARTITIONS;
+            request.candidates = (0..PARTITIONS).collect();
+            request.at_most = PARTITIONS;
+            request
         };
         let answer = server.store().exchange("writes", &request).await.unwrap();
         assert_eq!(answer.granted.len(), PARTITIONS as usize, "{answer:?}");

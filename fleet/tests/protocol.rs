@@ -37,9 +37,10 @@ fn granted(partitions: &[u32]) -> ExchangeAnswer {
         partition,
         fence: 1,
     });
-    ExchangeAnswer {
-        granted: granted.collect(),
-        ..ExchangeAnswer::default()
+    {
+        let mut answer = ExchangeAnswer::default();
+        answer.granted = granted.collect();
+        answer
     }
 }
 
@@ -96,9 +97,10 @@ fn a_lease_lasts_as_long_as_its_request_said_although_the_settings_have_changed(
         // It is renewed in time, for the new length, and never ends earlier than before.
         let (exchange, request) = member.on(ProtocolEvent::Wake, at(6_000)).send.unwrap();
         assert_eq!(request.lease, lease);
-        let renewed = ExchangeAnswer {
-            renewed: request.renew,
-            ..ExchangeAnswer::default()
+        let renewed = {
+            let mut answer = ExchangeAnswer::default();
+            answer.renewed = request.renew;
+            answer
         };
         answer(&mut member, exchange, &renewed, 6_010);
         let lasts = lease.as_millis() as u64 - 200;
@@ -109,17 +111,19 @@ fn a_lease_lasts_as_long_as_its_request_said_although_the_settings_have_changed(
 
 #[test]
 fn a_store_does_not_end_a_lease_earlier_than_it_was_granted_for() {
-    let ask = |member, seconds: u64| Exchange {
-        demand: 1,
-        candidates: vec![3],
-        at_most: 1,
-        ..Exchange::new(MemberId(member), Duration::from_secs(seconds))
+    let ask = |member, seconds: u64| {
+        let mut request = Exchange::new(MemberId(member), Duration::from_secs(seconds));
+        request.demand = 1;
+        request.candidates = vec![3];
+        request.at_most = 1;
+        request
     };
     let mut table = LeaseTable::new();
     let held = table.exchange(&ask(1, 15), at(0)).granted;
-    let shorter = Exchange {
-        renew: held.clone(),
-        ..ask(1, 2)
+    let shorter = {
+        let mut request = ask(1, 2);
+        request.renew = held.clone();
+        request
     };
     assert_eq!(table.exchange(&shorter, at(1_000)).renewed, held);
     table.restart(at(2_000));
@@ -154,9 +158,10 @@ fn a_renewal_moves_the_end_on_unless_the_new_end_has_passed() {
         let mut member = holding();
         let (exchange, request) = member.on(ProtocolEvent::Wake, at(14_500)).send.unwrap();
         assert_eq!(request.renew.len(), 2);
-        let renewed = ExchangeAnswer {
-            renewed: request.renew.clone(),
-            ..ExchangeAnswer::default()
+        let renewed = {
+            let mut answer = ExchangeAnswer::default();
+            answer.renewed = request.renew.clone();
+            answer
         };
         if ended {
             // An event of any kind shows the member that its leases have ended.
@@ -175,9 +180,10 @@ fn a_renewal_moves_the_end_on_unless_the_new_end_has_passed() {
     }
     let mut member = holding();
     let (exchange, request) = member.on(ProtocolEvent::Wake, at(6_000)).send.unwrap();
-    let renewed = ExchangeAnswer {
-        renewed: request.renew.clone(),
-        ..ExchangeAnswer::default()
+    let renewed = {
+        let mut answer = ExchangeAnswer::default();
+        answer.renewed = request.renew.clone();
+        answer
     };
     let actions = answer(&mut member, exchange, &renewed, 20_800);
     assert_eq!(actions.share, Some(MemberShare::NONE));
@@ -193,9 +199,10 @@ fn a_renewal_of_what_is_being_released_changes_nothing() {
     member.on(ProtocolEvent::Demand(1), at(6_001));
     member.on(ProtocolEvent::Wake, at(6_500));
     assert_eq!(member.leases().count(), 1);
-    let renewed = ExchangeAnswer {
-        renewed: request.renew.clone(),
-        ..ExchangeAnswer::default()
+    let renewed = {
+        let mut answer = ExchangeAnswer::default();
+        answer.renewed = request.renew.clone();
+        answer
     };
     let actions = answer(&mut member, exchange, &renewed, 6_510);
     assert_eq!(actions.share.unwrap().partitions, 1);
@@ -210,9 +217,10 @@ fn a_member_that_leaves_releases_what_was_renewed_meanwhile() {
     let (exchange, request) = member.on(ProtocolEvent::Wake, at(14_500)).send.unwrap();
     member.on(ProtocolEvent::Leave, at(15_800));
     assert!(member.leases().count() == 0 && !member.has_left());
-    let renewed = ExchangeAnswer {
-        renewed: request.renew.clone(),
-        ..ExchangeAnswer::default()
+    let renewed = {
+        let mut answer = ExchangeAnswer::default();
+        answer.renewed = request.renew.clone();
+        answer
     };
     let actions = answer(&mut member, exchange, &renewed, 15_900);
     assert_eq!((actions.share, member.leases().count()), (None, 0));
@@ -226,9 +234,10 @@ fn a_member_that_leaves_releases_what_was_renewed_meanwhile() {
 fn what_the_store_does_not_renew_is_lost() {
     let mut member = holding();
     let (exchange, request) = member.on(ProtocolEvent::Wake, at(6_000)).send.unwrap();
-    let renewed = ExchangeAnswer {
-        renewed: request.renew[..1].to_vec(),
-        ..ExchangeAnswer::default()
+    let renewed = {
+        let mut answer = ExchangeAnswer::default();
+        answer.renewed = request.renew[..1].to_vec();
+        answer
     };
     let actions = answer(&mut member, exchange, &renewed, 6_010);
     assert_eq!(actions.share.unwrap().partitions, 1);
@@ -311,10 +320,11 @@ fn without_the_store_a_member_backs_off_and_reports_when_it_is_alone() {
 }
 
 fn ask(member: u128, candidates: Vec<u32>) -> Exchange {
-    Exchange {
-        at_most: candidates.len() as u32,
-        candidates,
-        ..Exchange::new(MemberId(member), LEASE)
+    {
+        let mut request = Exchange::new(MemberId(member), LEASE);
+        request.at_most = candidates.len() as u32;
+        request.candidates = candidates;
+        request
     }
 }
 
@@ -325,10 +335,11 @@ fn a_store_grants_again_what_a_lost_answer_granted() {
     let again = table.exchange(&ask(1, vec![]), at(1_000)).granted;
     assert_eq!(again[0].partition, 3);
     // With a new fence: a release of the old one may be on its way.
-    let release = Exchange {
-        release: lost,
-        renew: again.clone(),
-        ..ask(1, vec![])
+    let release = {
+        let mut request = ask(1, vec![]);
+        request.release = lost;
+        request.renew = again.clone();
+        request
     };
     table.exchange(&release, at(1_001));
     assert_eq!(
@@ -343,18 +354,20 @@ fn a_late_release_or_renewal_does_not_touch_a_later_lease() {
     let first = table.exchange(&ask(1, vec![3]), at(0)).granted;
     let later = table.exchange(&ask(2, vec![3]), at(15_000)).granted;
     assert!(later[0].fence > first[0].fence);
-    let release = |held: &[PartitionLease], member| Exchange {
-        release: held.to_vec(),
-        ..ask(member, vec![])
+    let release = |held: &[PartitionLease], member| {
+        let mut request = ask(member, vec![]);
+        request.release = held.to_vec();
+        request
     };
     table.exchange(&release(&first, 1), at(15_001));
     // Nor does one of the same member with an old fence.
     table.exchange(&release(&first, 2), at(15_002));
     let (holder, _) = table.holder(3, at(15_003)).unwrap();
     assert_eq!(holder, MemberId(2));
-    let renew = Exchange {
-        renew: first,
-        ..ask(1, vec![])
+    let renew = {
+        let mut request = ask(1, vec![]);
+        request.renew = first;
+        request
     };
     assert!(table.exchange(&renew, at(15_004)).renewed.is_empty());
 }
@@ -365,9 +378,10 @@ fn a_store_that_has_forgotten_believes_the_larger_fence_and_grants_nothing() {
     let first = table.exchange(&ask(1, vec![3]), at(0)).granted;
     let later = table.exchange(&ask(2, vec![3]), at(15_000)).granted;
     table.forget(at(15_100));
-    let renew = |held: &[PartitionLease], member| Exchange {
-        renew: held.to_vec(),
-        ..ask(member, vec![9])
+    let renew = |held: &[PartitionLease], member| {
+        let mut request = ask(member, vec![9]);
+        request.renew = held.to_vec();
+        request
     };
     // A claim that is late: its lease had ended before.
     let late = table.exchange(&renew(&first, 1), at(15_200));
@@ -405,10 +419,11 @@ fn a_store_that_has_forgotten_believes_the_larger_fence_and_grants_nothing() {
 fn a_member_tells_each_store_which_one_has_answered_last() {
     let (mut member, exchange, first) = asking(2);
     assert_eq!(first.heard, None);
-    let from = |server, fence| ExchangeAnswer {
-        server,
-        fence,
-        ..ExchangeAnswer::default()
+    let from = |server, fence| {
+        let mut answer = ExchangeAnswer::default();
+        answer.server = server;
+        answer.fence = fence;
+        answer
     };
     answer(&mut member, exchange, &from(7, 40), 1_010);
     let (exchange, second) = member.on(ProtocolEvent::Wake, at(2_010)).send.unwrap();
@@ -433,13 +448,14 @@ fn a_member_tells_each_store_which_one_has_answered_last() {
 fn a_store_that_was_not_in_charge_grants_nothing_until_all_leases_of_the_other_one_have_ended() {
     let mut table = LeaseTable::new().server(1);
     assert_eq!(table.exchange(&ask(1, vec![3]), at(0)).granted.len(), 1);
-    let heard = |member, server, ago, candidates| Exchange {
-        heard: Some(Heard {
+    let heard = |member, server, ago, candidates| {
+        let mut request = ask(member, candidates);
+        request.heard = Some(Heard::new(
             server,
-            ago: Duration::from_millis(ago),
-            fence: 1_000_000_000,
-        }),
-        ..ask(member, candidates)
+            Duration::from_millis(ago),
+            1_000_000_000,
+        ));
+        request
     };
     // The other one has leased the partition since.
     let answer = table.exchange(&heard(2, 2, 1_000, vec![3]), at(60_000));
@@ -450,9 +466,10 @@ fn a_store_that_was_not_in_charge_grants_nothing_until_all_leases_of_the_other_o
         partition: 3,
         fence: 999_999_999,
     };
-    let claim = Exchange {
-        renew: vec![held],
-        ..heard(3, 2, 2_000, vec![])
+    let claim = {
+        let mut request = heard(3, 2, 2_000, vec![]);
+        request.renew = vec![held];
+        request
     };
     let answer = table.exchange(&claim, at(61_000));
     assert_eq!(answer.renewed, [held]);

@@ -40,11 +40,12 @@ impl Random {
 }
 
 fn ask(member: u128, lease: Duration, candidates: &[u32], at_most: u32) -> Exchange {
-    Exchange {
-        demand: at_most,
-        candidates: candidates.to_vec(),
-        at_most,
-        ..Exchange::new(MemberId(member), lease)
+    {
+        let mut request = Exchange::new(MemberId(member), lease);
+        request.demand = at_most;
+        request.candidates = candidates.to_vec();
+        request.at_most = at_most;
+        request
     }
 }
 
@@ -97,10 +98,11 @@ fn both(asked: &Exchange, leases: &Leases, renew: &[u32], release: &[u32]) -> [E
             });
             held.collect()
         };
-        Exchange {
-            renew: held(renew),
-            release: held(release),
-            ..asked.clone()
+        {
+            let mut request = asked.clone();
+            request.renew = held(renew);
+            request.release = held(release);
+            request
         }
     };
     [with(|pair| pair.0), with(|pair| pair.1)]
@@ -129,9 +131,10 @@ async fn agrees(server: Server) {
         let by = random.below(PARTITIONS) as usize % candidates.len().max(1);
         candidates.rotate_left(by);
         candidates.truncate(random.below(PARTITIONS) as usize);
-        let asked = Exchange {
-            served: u64::from(step),
-            ..ask(which as u128, LONG, &candidates, random.below(5))
+        let asked = {
+            let mut request = ask(which as u128, LONG, &candidates, random.below(5));
+            request.served = u64::from(step);
+            request
         };
         let [for_store, for_table] = both(&asked, leases, &renew, &release);
         let of_store = store.exchange("agreement", &for_store).await.unwrap();
@@ -170,10 +173,11 @@ fn stores_decide_as_the_table_does() {
 
 /// The request that renews what a request was granted.
 fn renewing(request: &Exchange, granted: &[PartitionLease]) -> Exchange {
-    Exchange {
-        renew: granted.to_vec(),
-        candidates: Vec::new(),
-        ..request.clone()
+    {
+        let mut request = request.clone();
+        request.renew = granted.to_vec();
+        request.candidates = Vec::new();
+        request
     }
 }
 
@@ -244,9 +248,10 @@ fn a_lease_that_begins_again_with_another_length_lasts_for_the_longer_one() {
     on_both(async |server| {
         for (pool, before, after) in [("longer", 2, 6), ("shorter", 6, 2)] {
             let store = aged(&server, pool).await;
-            let [one, with_other] = [before, after].map(|seconds| Exchange {
-                demand: 2,
-                ..ask(1, seconds * SECOND, &[3, 4], 2)
+            let [one, with_other] = [before, after].map(|seconds| {
+                let mut request = ask(1, seconds * SECOND, &[3, 4], 2);
+                request.demand = 2;
+                request
             });
             let granted = store.exchange(pool, &one).await.unwrap().granted;
             let begun = Instant::now();
@@ -282,9 +287,10 @@ fn all_leases_of_a_member_begin_again_with_a_longer_length() {
             .await;
         let mut granted = granted.unwrap().granted;
         let released = granted.split_off(249);
-        let request = Exchange {
-            release: released.clone(),
-            ..renewing(&ask(1, LONG, &[], 0), &granted)
+        let request = {
+            let mut request = renewing(&ask(1, LONG, &[], 0), &granted);
+            request.release = released.clone();
+            request
         };
         // Another store of the same member, which reads the pool first.
         let other = server.store();
@@ -310,9 +316,10 @@ fn what_a_lost_answer_granted_is_granted_again() {
             assert_eq!(answer.granted, granted);
         }
         // Another store of the same process, which knows nothing.
-        let release = Exchange {
-            release: granted,
-            ..ask(1, LONG, &[], 0)
+        let release = {
+            let mut request = ask(1, LONG, &[], 0);
+            request.release = granted;
+            request
         };
         let answer = server.store().exchange("lost", &release).await.unwrap();
         assert!(answer.granted.is_empty() && answer.renewed.is_empty());
@@ -344,11 +351,12 @@ fn a_stale_fence_renews_and_releases_nothing() {
             (2, vec![], vec![held]),
         ] {
             // A demand, so that the store remembers the member.
-            let request = Exchange {
-                demand: 1,
-                renew,
-                release,
-                ..ask(member, LONG, &[], 0)
+            let request = {
+                let mut request = ask(member, LONG, &[], 0);
+                request.demand = 1;
+                request.renew = renew;
+                request.release = release;
+                request
             };
             let answer = store.exchange("stale", &request).await.unwrap();
             assert!(answer.renewed.is_empty(), "{answer:?}");
@@ -385,9 +393,10 @@ fn a_large_exchange_takes_several_transactions() {
             .await
             .unwrap();
         assert_eq!(answer.renewed.len(), 500);
-        let release = Exchange {
-            release: granted,
-            ..ask(1, LONG, &[], 0)
+        let release = {
+            let mut request = ask(1, LONG, &[], 0);
+            request.release = granted;
+            request
         };
         store.exchange("large", &release).await.unwrap();
         let answer = store
@@ -580,12 +589,13 @@ fn while_a_server_holds_off_the_larger_fence_counts() {
     };
     runtime().block_on(async {
         let store = server.store();
-        let renew = |member, fence| Exchange {
-            renew: vec![PartitionLease {
+        let renew = |member, fence| {
+            let mut request = ask(member, LONG, &[], 0);
+            request.renew = vec![PartitionLease {
                 partition: 3,
                 fence,
-            }],
-            ..ask(member, LONG, &[], 0)
+            }];
+            request
         };
         for (member, fence, is_renewed) in
             [(1, 7, true), (2, 6, false), (2, 8, true), (1, 7, false)]
@@ -649,13 +659,14 @@ fn a_server_that_was_not_in_charge_grants_nothing_that_the_other_one_has_leased(
     runtime().block_on(async {
         let (first, second) = (aged(&one, "moved").await, aged(&other, "moved").await);
         // What the member says of an answer that it has just had.
-        let after = |answer: &ExchangeAnswer, request: Exchange| Exchange {
-            heard: Some(Heard {
-                server: answer.server,
-                ago: Duration::from_micros(1),
-                fence: answer.fence,
-            }),
-            ..request
+        let after = |answer: &ExchangeAnswer, request: Exchange| {
+            let mut request = request;
+            request.heard = Some(Heard::new(
+                answer.server,
+                Duration::from_micros(1),
+                answer.fence,
+            ));
+            request
         };
         let before = first
             .exchange("moved", &ask(2, LONG, &[], 0))
@@ -819,9 +830,10 @@ fn a_release_that_was_given_up_does_not_end_a_lease_that_was_granted_again() {
         let granted = persistent(&*store, "late", &ask(1, LONG, &[3], 1))
             .await
             .granted;
-        let release = Exchange {
-            release: granted.clone(),
-            ..ask(1, LONG, &[], 0)
+        let release = {
+            let mut request = ask(1, LONG, &[], 0);
+            request.release = granted.clone();
+            request
         };
         late.holds.store(true, SeqCst);
         let answer = store.exchange("late", &release).await;

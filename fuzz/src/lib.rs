@@ -21,9 +21,6 @@ mod replay {
 }
 pub mod targets;
 
-#[cfg(test)]
-mod replayed;
-
 #[cfg(fuzzing)]
 pub use libfuzzer_sys;
 

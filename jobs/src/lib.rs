@@ -66,6 +66,8 @@
 //! | observe and steer a run | [`Handle`], [`Progress`], [`Event`], [`Report`], [`RunEnd`] |
 //! | name the queues that jobs take permits from | [`Permits`] |
 
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+
 mod jobs;
 mod operation;
 mod overload;

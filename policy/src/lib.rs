@@ -162,6 +162,7 @@
 //!   do. [`PathRules`] say what the service does with `.`, `..` and empty components
 //!   ([`PathReading`]), with upper and lower case, and with `%2F`.
 #![forbid(unsafe_code)]
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 mod conditions;
 mod counter_limit;

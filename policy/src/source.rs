@@ -12,7 +12,8 @@ use crate::rule::RuleError;
 /// [`LivePolicy::refresh_at`](crate::LivePolicy::refresh_at).
 ///
 /// Closures are sources: they take the tag that is known, and return a [`Sourced`] policy or
-/// `None`. `FileSource` (with the feature `toml` or `json`) reads a file.
+/// `None`. `FileSource` (with the feature `toml` or `json`) reads a file. Implement it for another
+/// source.
 ///
 /// ```
 /// use portcullis_core::Timestamp;

@@ -58,6 +58,7 @@
 //! id is compared. Their clocks must have one origin: see [`SharedFile`].
 #![cfg(target_os = "linux")]
 #![deny(unsafe_code)]
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 // Under loom, the algorithms that need a model are all there is.
 #[cfg(not(portcullis_loom))]

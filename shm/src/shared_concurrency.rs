@@ -506,6 +506,7 @@ pub struct SharedLease<'l> {
 /// The error of [`SharedLease::renew`]: at least one of the permits had ended, and may belong to
 /// another holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "an error with one cause")]
 pub struct Ended;
 
 impl fmt::Display for Ended {

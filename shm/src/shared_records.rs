@@ -302,6 +302,7 @@ impl core::error::Error for RecordsError {}
 /// assert_eq!(record.numbers, [3]);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Record {
     /// The numbers.
     pub numbers: Vec<u64>,

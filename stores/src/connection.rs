@@ -21,7 +21,7 @@ use crate::settings::{RedisDefaults, RedisSettings};
 /// use portcullis_stores::{CallError, RedisConnection, RedisDefaults, RedisSettings};
 ///
 /// # async fn example() -> Result<(), CallError> {
-/// let defaults = RedisDefaults { prefix: "shop:", time_limit: Duration::from_secs(1) };
+/// let defaults = RedisDefaults::new("shop:", Duration::from_secs(1));
 /// let settings = RedisSettings::new("redis://127.0.0.1/");
 /// let connection = RedisConnection::open(&settings, defaults)?;
 /// let mut get = redis::cmd("GET");
@@ -54,7 +54,7 @@ impl RedisConnection {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_stores::{RedisConnection, RedisDefaults, RedisSettings};
-    /// let defaults = RedisDefaults { prefix: "shop:", time_limit: Duration::from_secs(1) };
+    /// let defaults = RedisDefaults::new("shop:", Duration::from_secs(1));
     /// // The scheme is missing.
     /// assert!(RedisConnection::open(&RedisSettings::new("localhost"), defaults).is_err());
     /// ```
@@ -182,6 +182,10 @@ impl fmt::Debug for RedisConnection {
 /// assert_eq!(error.to_string(), "no answer within 250ms");
 /// ```
 #[derive(Debug)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "a call has failed, or may have been made"
+)]
 pub enum CallError {
     /// The server did not answer within this time. It may have done what it was asked.
     TimedOut(Duration),

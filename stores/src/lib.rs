@@ -16,6 +16,7 @@
 //! | say what a kind of store does where its settings say nothing | [`RedisDefaults`] |
 //! | call the server | [`RedisConnection`], [`CallError`] |
 #![forbid(unsafe_code)]
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 mod connection;
 mod settings;

@@ -114,14 +114,29 @@ impl fmt::Debug for RedisSettings {
 /// ```
 /// use core::time::Duration;
 /// use portcullis_stores::RedisDefaults;
-/// let defaults = RedisDefaults { prefix: "shop:", time_limit: Duration::from_secs(1) };
+/// let defaults = RedisDefaults::new("shop:", Duration::from_secs(1));
 /// assert_eq!(defaults.prefix, "shop:");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RedisDefaults {
     /// The text with which all keys begin. Stores of different kinds have different ones, so that
     /// they can be on one server.
     pub prefix: &'static str,
     /// How long a call waits for the server at most.
     pub time_limit: Duration,
+}
+
+impl RedisDefaults {
+    /// Creates defaults: the text with which keys begin, and how long a call waits at most.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use portcullis_stores::RedisDefaults;
+    /// let defaults = RedisDefaults::new("shop:", Duration::from_secs(1));
+    /// assert_eq!(defaults.time_limit, Duration::from_secs(1));
+    /// ```
+    pub const fn new(prefix: &'static str, time_limit: Duration) -> Self {
+        Self { prefix, time_limit }
+    }
 }

@@ -111,7 +111,8 @@ fn piece(capacity: u64) -> u32 {
 /// Limits the bytes of bodies.
 ///
 /// Implemented for [`ByPolicy`](crate::ByPolicy), [`ByLivePolicy`](crate::ByLivePolicy), an `Arc`
-/// of a [`Queue`](portcullis_async::Queue), and [`BytesByKey`].
+/// of a [`Queue`](portcullis_async::Queue), and [`BytesByKey`]. Implement it to limit bodies in a
+/// way of your own.
 pub trait LimitBytes: Send + Sync + 'static {
     /// What limits one body.
     type Flow: Flow + Send + 'static;
@@ -128,7 +129,7 @@ pub trait LimitBytes: Send + Sync + 'static {
     fn limit(&self, kind: Kind, head: &RequestHead<'_>) -> Result<Option<Self::Flow>, Denial>;
 }
 
-/// The permits for the bytes of one body: see [`LimitBytes`].
+/// The permits for the bytes of one body. Implement it together with [`LimitBytes`].
 pub trait Flow {
     /// Takes permits for at least 1 and at most `most` bytes, and returns for how many. `most` is
     /// at least 1. While a wait is pending, `most` must not get smaller.
@@ -145,10 +146,12 @@ pub trait Flow {
 
 /// No limit: the default of a [`BodyLimitLayerBuilder`].
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "it has no settings")]
 pub struct NoLimit;
 
 /// What limits no body: there is none.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_enums, reason = "it has no value")]
 pub enum NoFlow {}
 
 impl LimitBytes for NoLimit {

@@ -104,6 +104,8 @@ impl<B, P> fmt::Debug for LimitedBody<B, P> {
 
 /// Which type of body the responses have. `B` is the body of the inner service, and `P` the permits
 /// of a request.
+///
+/// Implemented for [`AnyBody`] and `AxumBody`. Implement it for the body of another framework.
 pub trait ResponseBody<B, P> {
     /// The body of a response.
     type Body;
@@ -131,6 +133,7 @@ pub trait ResponseBody<B, P> {
 
 /// Responses have a [`LimitedBody`].
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "it has no settings")]
 pub struct AnyBody;
 
 impl<B, P> ResponseBody<B, P> for AnyBody {
@@ -150,6 +153,7 @@ impl<B, P> ResponseBody<B, P> for AnyBody {
 /// Responses have the body of axum, which stays as it is if it holds no permits.
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "it has no settings")]
 pub struct AxumBody;
 
 #[cfg(feature = "axum")]

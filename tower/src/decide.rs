@@ -41,7 +41,8 @@ use crate::denial::{Denial, DenialSettings};
 /// Judges requests, and takes their permits.
 ///
 /// Implemented for [`ByPolicy`], `ByLivePolicy`, [`ByKey`] and [`ByLimiter`]. [`and`](Self::and)
-/// joins two of them: a request takes from both or from none.
+/// joins two of them: a request takes from both or from none. Implement it to judge in another way,
+/// or around one of these: see [`Question`].
 ///
 /// ```
 /// use portcullis_core::{Rate, TokenBucket};

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-#[cfg(feature = "queue")]
+#[cfg(any(feature = "queue", feature = "bodies"))]
 use portcullis_async::Rejected;
 use portcullis_core::limiter::Receipt;
 use portcullis_core::metadata::Name;
@@ -132,8 +132,8 @@ impl Denial {
 pub enum Reason {
     /// A limit denied, or a penalty is in force.
     Limit(Denied),
-    /// A queue in code rejected the request. Needs the feature `queue`.
-    #[cfg(feature = "queue")]
+    /// A queue in code rejected the request. Needs the feature `queue` or `bodies`.
+    #[cfg(any(feature = "queue", feature = "bodies"))]
     Queue(Rejected),
     /// The limit is of the address of the client, and the server does not know it. The program is
     /// not set up for this: see [`PeerAddress`](crate::PeerAddress).

@@ -163,6 +163,7 @@ impl<'r> ResponseHead<'r> {
 /// What a request has cost, in permits. A handler can add it to its response as an extension: see
 /// [`RateLimitLayerBuilder::settling`](crate::RateLimitLayerBuilder::settling).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_structs, reason = "a wrapper of one value")]
 pub struct ResponseCost(pub u32);
 
 /// The address of the client, as an extension of a request.
@@ -192,6 +193,7 @@ pub struct ResponseCost(pub u32);
 /// request.extensions_mut().insert(PeerAddress("192.0.2.7".parse().unwrap()));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_structs, reason = "a wrapper of one value")]
 pub struct PeerAddress(pub IpAddr);
 
 impl From<SocketAddr> for PeerAddress {
@@ -219,6 +221,7 @@ impl From<SocketAddr> for PeerAddress {
 /// assert_eq!(RequestHead::new(&request).uri.path(), "/api/login");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_structs, reason = "a wrapper of one value")]
 pub struct Target(pub Uri);
 
 #[inline]

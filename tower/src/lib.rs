@@ -114,6 +114,7 @@
 //!
 //! [tower]: https://docs.rs/tower
 #![forbid(unsafe_code)]
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 #[cfg(feature = "bodies")]
 pub mod bodies;

@@ -200,4 +200,5 @@ impl Settings {
 /// request.extensions_mut().insert(NotLimited);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_structs, reason = "it has no settings")]
 pub struct NotLimited;

@@ -75,6 +75,7 @@ pub trait DecideOrWait: Decide {
 /// A request that was not granted at once.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "it is taken apart at once")]
+#[expect(clippy::exhaustive_enums, reason = "a service must act on each")]
 pub enum Turned<T> {
     /// It is denied.
     Denied(Denial),

@@ -277,12 +277,10 @@ impl<D: Decide> Decide for Noted<D> {
         self.judges.prepare(settings);
     }
 
-    fn decide<C: Clock>(&self, question: Question<'_, C>) -> Result<Option<D::Held>, Denial> {
+    fn decide<C: Clock>(&self, mut question: Question<'_, C>) -> Result<Option<D::Held>, Denial> {
         // Returnable, so that something is kept of each request.
-        let held = self.judges.decide(Question {
-            taking: Taking::Returnable,
-            ..question
-        });
+        question.taking = Taking::Returnable;
+        let held = self.judges.decide(question);
         let answer = if held.is_ok() { "allows" } else { "denies" };
         self.notes
             .lock()

@@ -4,6 +4,7 @@ use std::process::Command;
 use crate::bench_check;
 use crate::command::{self, Check};
 use crate::context::Context;
+use crate::each_feature;
 use crate::firmware;
 use crate::firmware_cost;
 use crate::hot_paths;
@@ -14,6 +15,8 @@ use crate::oldest_rust;
 use crate::package;
 use crate::platforms;
 use crate::readme;
+use crate::resolved;
+use crate::semver;
 use crate::servers::Server;
 use crate::setup::{self, Part};
 use crate::test_programs;
@@ -76,7 +79,7 @@ pub(crate) const TASKS: &[Task] = &[
     },
     Task {
         name: "release-check",
-        about: "for a release: the steps of test, then platforms, weaken and soak",
+        about: "for a release: the steps of test, those that compare features, versions and platforms, then weaken and soak",
         steps: &[
             "fmt",
             "house",
@@ -87,6 +90,7 @@ pub(crate) const TASKS: &[Task] = &[
             "tests",
             "core-tests",
             "doc-tests",
+            "readme",
             "loom",
             "explore",
             "hot-paths",
@@ -95,6 +99,10 @@ pub(crate) const TASKS: &[Task] = &[
             "embedded",
             "firmware-cost",
             "bench-check",
+            "semver",
+            "each-feature",
+            "oldest-versions",
+            "newest-versions",
             "platforms",
             "weaken",
             "soak",
@@ -154,7 +162,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "package",
-        about: "the libraries are packed as they are published, and the packages compile",
+        about: "a dry run of publishing packs the libraries, and the packages compile against each other",
         needs: None,
         beside: false,
         run: package::check,
@@ -249,6 +257,34 @@ pub(crate) const STEPS: &[Step] = &[
         needs: Some(Part::Callgrind),
         beside: true,
         run: bench_check::check,
+    },
+    Step {
+        name: "semver",
+        about: "the interfaces of the libraries, compared with those of the last release",
+        needs: None,
+        beside: false,
+        run: semver::check,
+    },
+    Step {
+        name: "each-feature",
+        about: "each library compiles without features, and with each feature alone, without a warning",
+        needs: None,
+        beside: false,
+        run: each_feature::check,
+    },
+    Step {
+        name: "oldest-versions",
+        about: "the libraries compile with the lowest versions of dependencies that they allow",
+        needs: None,
+        beside: false,
+        run: resolved::oldest,
+    },
+    Step {
+        name: "newest-versions",
+        about: "the tests of all packages except the core, with the newest versions of dependencies",
+        needs: None,
+        beside: false,
+        run: resolved::newest,
     },
     Step {
         name: "platforms",

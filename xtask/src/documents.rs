@@ -108,6 +108,51 @@ fn every_link_within_the_project_leads_to_a_file() {
     assert!(followed > 100, "{followed}");
 }
 
+/// Returns the documentation of the item in line `item`.
+fn documentation(lines: &[&str], item: usize) -> String {
+    let above = lines[..item].iter().rev();
+    let is_head = |line: &&&str| !line.is_empty() && !["}", "};"].contains(*line);
+    let docs = above
+        .take_while(is_head)
+        .filter(|line| line.starts_with("///"));
+    docs.copied().collect()
+}
+
+/// A method without a default may be added to a sealed trait, and a trait that users implement has
+/// a contract: so each says which it is.
+#[test]
+fn every_public_trait_says_whether_users_implement_it() {
+    let (mut silent, mut count) = (Vec::new(), 0);
+    let sources = sources::of_packages(&root()).expect("the sources");
+    for source in sources {
+        let head = root().join(&source.package).join("src/lib.rs");
+        let head = fs::read_to_string(head).unwrap_or_default();
+        let lines: Vec<_> = source.text.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            let name = line.strip_prefix("pub trait ");
+            let name = name.or_else(|| line.strip_prefix("pub unsafe trait "));
+            let Some(name) = name.and_then(|rest| rest.split([':', '<', ' ']).next()) else {
+                continue;
+            };
+            // The others are reachable only as bounds.
+            let is_named = |part: &str| part == name;
+            if !head.split(|c: char| !c.is_alphanumeric()).any(is_named) {
+                continue;
+            }
+            count += 1;
+            let docs = documentation(&lines, at);
+            if !["Sealed", "sealed", "mplement"]
+                .iter()
+                .any(|word| docs.contains(word))
+            {
+                silent.push(format!("{}: {name}", source.file));
+            }
+        }
+    }
+    assert!(count > 30, "{count}");
+    assert_eq!(silent, [""; 0], "say `Sealed.`, or when to implement it");
+}
+
 #[test]
 fn contributors_find_every_task_and_step() {
     let document = read("CONTRIBUTING.md");

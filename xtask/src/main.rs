@@ -16,6 +16,7 @@ mod context;
 mod debian;
 #[cfg(test)]
 mod documents;
+mod each_feature;
 mod figures;
 mod firmware;
 mod firmware_cost;
@@ -38,7 +39,9 @@ mod platforms;
 mod programs;
 mod readme;
 mod report;
+mod resolved;
 mod rust_text;
+mod semver;
 mod servers;
 mod setup;
 mod sources;
@@ -131,6 +134,17 @@ mod tests {
         for task in TASKS {
             let steps = chosen(&[task.name.to_owned()]).unwrap();
             assert_eq!(steps.len(), task.steps.len(), "{}", task.name);
+        }
+    }
+
+    #[test]
+    fn a_release_needs_every_step_that_a_change_needs() {
+        let steps = |name| {
+            let mut tasks = TASKS.iter().filter(|task| task.name == name);
+            tasks.next().unwrap().steps
+        };
+        for step in steps("test") {
+            assert!(steps("release-check").contains(step), "{step}");
         }
     }
 

@@ -4,12 +4,13 @@
 //! line says what is missing.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{self, Check};
 use crate::context::Context;
 use crate::programs;
+use crate::test_programs;
 
 /// The target of the sanitizers and the fuzzer.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -80,42 +81,84 @@ fn rustc(context: &Context) -> Command {
 /// provenance.
 pub(crate) fn miri(context: &Context) -> Check {
     let mut all = Vec::new();
-    for (package, features, files) in MIRI {
-        let mut cargo = cargo(context);
-        cargo.args(["miri", "test", "--no-fail-fast"]);
-        cargo.args(context.locked());
-        cargo.args(["--package", package, "--features", features]);
-        for file in files {
-            cargo.args(["--test", file]);
+    for (folder, features, files) in MIRI {
+        for (programs, modules) in programs_of(&context.root, folder, files)? {
+            let mut cargo = cargo(context);
+            cargo.args(["miri", "test", "--no-fail-fast"]);
+            cargo.args(context.locked());
+            let package = format!("portcullis-{folder}");
+            cargo.args(["--package", &package, "--features", features]);
+            for program in programs {
+                cargo.args(["--test", &program]);
+            }
+            cargo.arg("--target-dir").arg(context.target_dir("miri"));
+            cargo.arg("--").args(modules);
+            // Some tests read a clock.
+            let flags = "-Zmiri-tree-borrows -Zmiri-strict-provenance -Zmiri-disable-isolation";
+            cargo.env("MIRIFLAGS", flags).env("PROPTEST_CASES", "2");
+            all.push(command::run_tests(&mut cargo)?);
         }
-        cargo.arg("--target-dir").arg(context.target_dir("miri"));
-        // Some tests read a clock.
-        let flags = "-Zmiri-tree-borrows -Zmiri-strict-provenance -Zmiri-disable-isolation";
-        cargo.env("MIRIFLAGS", flags).env("PROPTEST_CASES", "2");
-        all.push(command::run_tests(&mut cargo)?);
     }
     Ok(all.join(", "))
 }
 
+/// Test programs, and the modules whose tests are run; none stands for all.
+type Selection = (Vec<String>, Vec<String>);
+
+/// Returns the test programs that the files are, and then each program of which they are modules,
+/// with the names of these modules.
+fn programs_of(root: &Path, folder: &str, files: &[&str]) -> Result<Vec<Selection>, String> {
+    let mut own = Vec::new();
+    let mut others = Vec::new();
+    for program in test_programs::of(root, folder)? {
+        let is_wanted = |name: &String| files.contains(&name.as_str());
+        let modules = program.files.iter().filter(|name| is_wanted(name));
+        let modules: Vec<_> = modules.map(|name| format!("{name}::")).collect();
+        if !modules.is_empty() {
+            others.push((vec![program.name], modules));
+        } else if is_wanted(&program.name) {
+            own.push(program.name);
+        }
+    }
+    let found = own.len()
+        + others
+            .iter()
+            .map(|(_, modules)| modules.len())
+            .sum::<usize>();
+    if found != files.len() {
+        return Err(format!("{folder}/tests lacks one of {}", files.join(", ")));
+    }
+    if !own.is_empty() {
+        others.insert(0, (own, Vec::new()));
+    }
+    Ok(others)
+}
+
 /// Runs the tests of the async library and of shared memory under `ThreadSanitizer` and
-/// `AddressSanitizer`, which also finds leaks.
+/// `AddressSanitizer`.
 pub(crate) fn sanitize(context: &Context) -> Check {
     let mut all = Vec::new();
     for sanitizer in ["thread", "address"] {
-        for (package, files) in SANITIZED {
-            let mut cargo = cargo(context);
-            cargo.args(["test", "-Zbuild-std", "--target", TARGET, "--no-fail-fast"]);
-            cargo.args(context.locked());
-            cargo.args(["--package", package, "--lib"]);
-            for file in files {
-                cargo.args(["--test", file]);
+        for (folder, files) in SANITIZED {
+            for (programs, modules) in programs_of(&context.root, folder, files)? {
+                let mut cargo = cargo(context);
+                cargo.args(["test", "-Zbuild-std", "--target", TARGET, "--no-fail-fast"]);
+                cargo.args(context.locked());
+                cargo.args(["--package", &format!("portcullis-{folder}"), "--lib"]);
+                for program in programs {
+                    cargo.args(["--test", &program]);
+                }
+                let target = context.target_dir(&format!("sanitize-{sanitizer}"));
+                cargo
+                    .arg("--target-dir")
+                    .arg(target)
+                    .arg("--")
+                    .args(modules);
+                cargo.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"));
+                // Tests leak queues on purpose, which Miri is told one by one.
+                cargo.env("ASAN_OPTIONS", "detect_leaks=0");
+                all.push(format!("{sanitizer}: {}", command::run_tests(&mut cargo)?));
             }
-            let folder = context.target_dir(&format!("sanitize-{sanitizer}"));
-            cargo.arg("--target-dir").arg(folder);
-            cargo.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"));
-            // Tests leak queues on purpose, which Miri is told one by one.
-            cargo.env("ASAN_OPTIONS", "detect_leaks=0");
-            all.push(format!("{sanitizer}: {}", command::run_tests(&mut cargo)?));
         }
     }
     Ok(all.join(", "))
@@ -175,11 +218,11 @@ pub(crate) fn fuzz(context: &Context) -> Check {
     }
 }
 
-/// The tests for Miri: by package, its features, and its files. They take minutes together. Files
-/// with long traces or with many threads are left out.
+/// The tests for Miri: by folder of the package, its features, and its files. They take minutes
+/// together. Files with long traces or with many threads are left out.
 const MIRI: [(&str, &str, &[&str]); 2] = [
     (
-        "portcullis-core",
+        "core",
         "std",
         &[
             "attached",
@@ -191,7 +234,7 @@ const MIRI: [(&str, &str, &[&str]); 2] = [
         ],
     ),
     (
-        "portcullis-async",
+        "async",
         "channel,stream",
         &["drive", "edges", "handover", "hook", "order", "owned"],
     ),
@@ -200,7 +243,7 @@ const MIRI: [(&str, &str, &[&str]); 2] = [
 /// The tests for the sanitizers: those with threads, or with memory that processes share.
 const SANITIZED: [(&str, &[&str]); 2] = [
     (
-        "portcullis-async",
+        "async",
         &[
             "blocking",
             "conservation",
@@ -212,7 +255,7 @@ const SANITIZED: [(&str, &[&str]); 2] = [
         ],
     ),
     (
-        "portcullis-shm",
+        "shm",
         &[
             "attacks",
             "concurrency",
@@ -223,3 +266,27 @@ const SANITIZED: [(&str, &[&str]); 2] = [
         ],
     ),
 ];
+
+#[test]
+fn the_tests_for_miri_and_the_sanitizers_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    let root = root.expect("a folder above");
+    for (folder, _, files) in MIRI {
+        programs_of(root, folder, files).expect(folder);
+    }
+    for (folder, files) in SANITIZED {
+        programs_of(root, folder, files).expect(folder);
+    }
+    let all = programs_of(root, "core", &["clock", "leases", "saved"]).expect("core");
+    let names = |list: &[&str]| {
+        list.iter()
+            .map(|name| (*name).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let expected = [
+        (names(&["clock"]), names(&[])),
+        (names(&["suite"]), names(&["leases::", "saved::"])),
+    ];
+    assert_eq!(all, expected);
+    assert!(programs_of(root, "core", &["clock", "lease"]).is_err());
+}

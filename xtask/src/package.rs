@@ -1,8 +1,9 @@
 //! Packs the libraries as they are published, and compiles the packages.
 //!
-//! Cargo verifies a package against the registry, where its siblings are not yet. So the packages
-//! are unpacked side by side into a workspace, in which each takes the place of the published one.
-//! There they compile with all features, and so do the tests that they contain.
+//! After a dry run of `cargo publish`, which alone would compile each package with its default
+//! features, the packages are unpacked side by side into a workspace, in which each takes the place
+//! of the published one. There they compile with all features, and so do the tests that they
+//! contain.
 
 use core::fmt::Write as _;
 use std::fs;
@@ -34,17 +35,21 @@ pub(crate) fn check(context: &Context) -> Check {
         fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut pack = context.cargo();
-    pack.args(["package", "--no-verify", "--allow-dirty", "--quiet"]);
-    for package in &packages {
-        pack.args(["--package", &package.name]);
+    // A dry run does not say where it leaves the packages.
+    for pack in [&["publish", "--dry-run"][..], &["package"]] {
+        let mut cargo = context.cargo();
+        cargo.args(pack);
+        cargo.args(["--no-verify", "--allow-dirty", "--quiet"]);
+        for package in &packages {
+            cargo.args(["--package", &package.name]);
+        }
+        cargo.arg("--target-dir").arg(&folder);
+        command::run(&mut cargo)?;
     }
-    pack.arg("--target-dir").arg(&folder);
-    command::run(&mut pack)?;
 
     let mut workspace =
         "[workspace]\nresolver = \"3\"\nmembers = [\"*-*.*.*\"]\n\n[patch.crates-io]\n".to_owned();
-    for Package { name, version } in &packages {
+    for Package { name, version, .. } in &packages {
         let file = folder.join(format!("package/{name}-{version}.crate"));
         let mut tar = Command::new("tar");
         tar.arg("--extract").arg("--gzip").arg("--file").arg(file);
@@ -70,18 +75,25 @@ pub(crate) fn check(context: &Context) -> Check {
     Ok(names.join(", "))
 }
 
-struct Package {
-    name: String,
+/// A package that is published.
+pub(crate) struct Package {
+    pub(crate) name: String,
     version: String,
+    pub(crate) manifest: String,
 }
 
-/// Returns the packages of the workspace that are published.
-fn published(root: &Path) -> Result<Vec<Package>, String> {
+impl Package {
+    /// Returns whether the package depends on `other`, also for its tests.
+    fn needs(&self, other: &Self) -> bool {
+        let rest = |line: &'_ str| line.strip_prefix(&*other.name).map(str::to_owned);
+        let mut rests = self.manifest.lines().filter_map(rest);
+        self.name != other.name && rests.any(|rest| rest.starts_with(['.', ' ']))
+    }
+}
+
+/// Returns the packages of the workspace that are published, each after those that it depends on.
+pub(crate) fn published(root: &Path) -> Result<Vec<Package>, String> {
     let workspace = manifest::read(root, "Cargo.toml")?;
-    let members = workspace
-        .lines()
-        .find_map(|line| line.strip_prefix("members = ["))
-        .ok_or("Cargo.toml has no line of members")?;
     let field = |manifest: &str, name: &str| {
         let value = manifest
             .lines()
@@ -90,20 +102,34 @@ fn published(root: &Path) -> Result<Vec<Package>, String> {
     };
     let version = field(&workspace, "version").ok_or("Cargo.toml has no version")?;
     let mut packages = Vec::new();
-    for member in members.trim_end_matches(']').split(", ") {
-        let manifest = manifest::read(root, &format!("{}/Cargo.toml", member.trim_matches('"')))?;
+    for member in manifest::members(root)? {
+        let manifest = manifest::read(root, &format!("{member}/Cargo.toml"))?;
         if !manifest.lines().any(|line| line.starts_with("publish")) {
-            let name = field(&manifest, "name").ok_or(format!("{member} has no name"))?;
             packages.push(Package {
-                name,
+                name: field(&manifest, "name").ok_or(format!("{member} has no name"))?,
                 version: field(&manifest, "version").unwrap_or_else(|| version.clone()),
+                manifest,
             });
         }
     }
     if packages.is_empty() {
         return Err("no package is published".to_owned());
     }
-    Ok(packages)
+    in_order(packages)
+}
+
+/// Returns the packages, each after those that it depends on.
+fn in_order(mut packages: Vec<Package>) -> Result<Vec<Package>, String> {
+    let mut ordered = Vec::new();
+    while !packages.is_empty() {
+        let is_next = |one: &Package| !packages.iter().any(|other| one.needs(other));
+        let Some(next) = packages.iter().position(is_next) else {
+            let names: Vec<_> = packages.iter().map(|package| &*package.name).collect();
+            return Err(format!("a circle among {}", names.join(", ")));
+        };
+        ordered.push(packages.remove(next));
+    }
+    Ok(ordered)
 }
 
 /// Returns what an unpacked package lacks.
@@ -145,6 +171,32 @@ mod tests {
         ] {
             assert!(!names.contains(&name), "{name}");
         }
+    }
+
+    #[test]
+    fn each_package_comes_after_those_that_it_depends_on() {
+        let package = |name: &str, manifest: &str| Package {
+            name: name.to_owned(),
+            version: String::new(),
+            manifest: format!("name = \"{name}\"\n{manifest}"),
+        };
+        let names = |packages: Vec<Package>| {
+            let names = packages.into_iter().map(|package| package.name);
+            names.collect::<Vec<_>>().join(" ")
+        };
+        let a = || package("a", "[dev-dependencies]\nc.workspace = true\n");
+        let b = || package("b", "[dependencies]\na = { path = \"../a\" }\n");
+        let ordered = in_order(vec![a(), b(), package("c", "ab = []\n")]);
+        assert_eq!(ordered.map(names), Ok("c a b".to_owned()));
+        let circle = in_order(vec![a(), b(), package("c", "b.workspace = true\n")]);
+        assert_eq!(circle.map(names), Err("a circle among a, b, c".to_owned()));
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let ours = published(root).map(names).unwrap();
+        let at = |name: &str| ours.find(&format!("portcullis-{name}")).unwrap();
+        assert!(
+            at("stores") < at("counters") && at("counters") < at("policy"),
+            "{ours}"
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Provides the tools that the steps need and that a fresh machine may lack.
 //!
 //! It tries these in order: the tool as installed, in the default toolchain or in Debian's
-//! packages; for one program, Cargo; installation of Debian's packages. It never asks for a
+//! packages; for two programs, Cargo; installation of Debian's packages. It never asks for a
 //! password.
 
 use std::env;
@@ -14,6 +14,7 @@ use crate::debian;
 use crate::nightly::Nightly;
 use crate::oldest_rust;
 use crate::programs::{is_quiet_success, output, printed, succeeds};
+use crate::semver;
 use crate::servers::Server;
 use crate::targets::{BOARDS, TARGETS};
 
@@ -36,6 +37,8 @@ pub(crate) enum Part {
     Server(Server),
     /// A nightly toolchain.
     Nightly(Nightly),
+    /// A program that compares the interfaces of two versions.
+    SemverChecks,
 }
 
 impl Part {
@@ -60,6 +63,7 @@ impl Part {
             }
             Self::Server(server) => server.missing(),
             Self::Nightly(nightly) => nightly.missing(),
+            Self::SemverChecks => semver::MISSING,
             Self::X86 => "missing: an x86_64 processor; this step reads only x86_64 machine code",
         }
     }
@@ -78,7 +82,7 @@ impl Part {
                 "qemu-system-arm",
                 "qemu-system-misc",
             ],
-            Self::X86 | Self::Nightly(_) => return None,
+            Self::X86 | Self::Nightly(_) | Self::SemverChecks => return None,
             Self::OldestRust => &[oldest_rust::LLVM],
             Self::Callgrind => &["valgrind"],
             Self::Server(server) => server.libraries(),
@@ -90,7 +94,11 @@ impl Part {
 /// Provides `part`, or returns one line that says what is missing.
 pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
     let there = || is_there(context, part) || is_there_in_debian(context, part);
-    let cargo = || part == Part::Callgrind && install_runner(context);
+    let cargo = || match part {
+        Part::Callgrind => install_runner(context),
+        Part::SemverChecks => semver::install(context),
+        _ => false,
+    };
     let unpack = || match part {
         Part::OldestRust => oldest_rust::unpack(context),
         Part::Server(server) => server.unpack(context),
@@ -135,6 +143,7 @@ pub(crate) fn is_there(context: &Context, part: Part) -> bool {
         }
         Part::Server(server) => server.program(context).is_some(),
         Part::Nightly(nightly) => nightly.is_there(context),
+        Part::SemverChecks => semver::is_there(context),
     }
 }
 
@@ -154,9 +163,12 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
                 && is_there_in_debian(context, Part::BareTargets)
                 && linker_beside_debian().is_some()
         }
-        Part::X86 | Part::OldestRust | Part::Callgrind | Part::Server(_) | Part::Nightly(_) => {
-            false
-        }
+        Part::X86
+        | Part::OldestRust
+        | Part::Callgrind
+        | Part::Server(_)
+        | Part::Nightly(_)
+        | Part::SemverChecks => false,
     }
 }
 

@@ -29,6 +29,29 @@ pub(crate) fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// Makes the folder `to` a copy of all sources below `from`.
+///
+/// # Errors
+///
+/// Returns an error if a file cannot be read or written.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    let copied = || {
+        if to.exists() {
+            fs::remove_dir_all(to)?;
+        }
+        for file in files(from)? {
+            let to = to.join(&file);
+            if let Some(folder) = to.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            fs::copy(from.join(&file), to)?;
+        }
+        Ok(())
+    };
+    copied()
+        .map_err(|error: io::Error| format!("copying the workspace to {}: {error}", to.display()))
+}
+
 /// A source of a package.
 pub(crate) struct Source {
     /// The folder of the package.

@@ -109,7 +109,7 @@ fn chosen(root: &Path, only: &str) -> Result<Vec<Break>, String> {
     Ok(all)
 }
 
-const SUITES: [Suite; 11] = [
+const SUITES: [Suite; 12] = [
     Suite {
         name: "core",
         list: include_str!("../mutants/core.txt"),
@@ -174,6 +174,12 @@ const SUITES: [Suite; 11] = [
         name: "jobs",
         list: include_str!("../mutants/jobs.txt"),
         arguments: &["--package", "portcullis-jobs"],
+        rustflags: "",
+    },
+    Suite {
+        name: "fuzz",
+        list: include_str!("../mutants/fuzz.txt"),
+        arguments: &["--package", "portcullis-fuzz"],
         rustflags: "",
     },
     Suite {
@@ -282,11 +288,7 @@ impl Bench {
     /// it: a mutant rebuilds the tests that must notice, and no others.
     fn set_up(&self, root: &Path) -> Result<(), String> {
         let tree = self.tree();
-        if tree.exists() {
-            fs::remove_dir_all(&tree).map_err(|error| format!("{}: {error}", tree.display()))?;
-        }
-        copy(root, &tree)
-            .map_err(|error| format!("copying the workspace to {}: {error}", tree.display()))?;
+        sources::copy(root, &tree)?;
         for package in manifest::members(&tree)? {
             let path = format!("{package}/Cargo.toml");
             let text = manifest::read(&tree, &path)?.replace("autotests = false\n", "");
@@ -494,18 +496,6 @@ fn laid_out(source: &str) -> Vec<(usize, char)> {
 
 fn spelled(characters: &[(usize, char)]) -> String {
     characters.iter().map(|(_, character)| character).collect()
-}
-
-/// Copies all sources.
-fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
-    for file in sources::files(from)? {
-        let to = to.join(&file);
-        if let Some(folder) = to.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        fs::copy(from.join(&file), to)?;
-    }
-    Ok(())
 }
 
 fn text_of(output: &Output) -> String {

@@ -8,7 +8,7 @@ use super::stream::{LeasedStream, LimitedStream};
 use super::weight::Weight;
 use crate::queues::acquire::Anchored;
 
-/// Methods that limit a stream.
+/// Methods that limit a stream. Implemented for every stream.
 ///
 /// ```
 /// use futures_util::{StreamExt, stream};
@@ -43,7 +43,7 @@ pub trait LimitStreamExt: Stream + Sized {
 
 impl<S: Stream> LimitStreamExt for S {}
 
-/// A method that limits a sink.
+/// A method that limits a sink. Implemented for every type.
 ///
 /// ```
 /// use futures_util::{SinkExt, sink};

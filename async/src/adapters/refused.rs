@@ -15,6 +15,7 @@ use crate::waiting::rejected::Rejected;
 /// assert_eq!(refused.to_string(), "item rejected: queue closed");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_structs, reason = "the item, and why")]
 pub struct Refused<T> {
     /// The item.
     pub item: T,

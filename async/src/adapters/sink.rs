@@ -288,6 +288,7 @@ impl<S: fmt::Debug, P: Anchored, W, T> fmt::Debug for LimitedSink<S, P, W, T> {
 /// );
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "the limit or the sink has failed")]
 pub enum SinkError<T, E> {
     /// The queue of permits rejected this item. If `start_send` returns the error, it concerns the
     /// previous item; the new item was accepted.

@@ -1,7 +1,7 @@
 //! How many permits an item takes.
 
 /// The number of permits that an item takes: [`PerItem`], or a function of the item, for example
-/// its size.
+/// its size. Implement it for a type of your own whose name a struct can contain.
 ///
 /// ```
 /// use portcullis_async::{PerItem, Weight};
@@ -27,6 +27,7 @@ pub trait Weight<T: ?Sized> {
 /// assert_eq!(PerItem.permits("of any size"), 1);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_structs, reason = "it has no settings")]
 pub struct PerItem;
 
 impl<T: ?Sized> Weight<T> for PerItem {

@@ -11,7 +11,8 @@ use core::time::Duration;
 /// call. The hook is not called for a request that was granted or rejected without waiting, nor for
 /// a future that is neither polled again nor dropped.
 ///
-/// `()` is a hook that does nothing. Each `Fn(&Waited)` is a hook.
+/// `()` is a hook that does nothing. Each `Fn(&Waited)` is a hook. Implement it for a hook with a
+/// type that has a name.
 ///
 /// ```
 /// use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -149,6 +149,7 @@ impl<T: Timer> Wakes for T {
 /// assert_eq!(one.clock().now(), other.clock().now());
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "a wrapper of one value")]
 pub struct NoTimer<C>(pub C);
 
 impl<C: Clock> Clock for NoTimer<C> {

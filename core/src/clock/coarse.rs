@@ -19,6 +19,7 @@ use crate::Timestamp;
 /// assert!(clock.now() <= clock.now());
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "it has no settings")]
 pub struct CoarseClock {
     #[cfg(not(target_os = "linux"))]
     clock: super::MonotonicClock,

@@ -113,6 +113,7 @@ pub trait LimitersByAddress {
 /// assert_eq!(alice.available_at(Timestamp::ZERO), 2);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "a wrapper of one value")]
 pub struct ByAddress<T>(pub T);
 
 impl<T: LimitersByAddress> Keys for ByAddress<T> {

@@ -17,6 +17,8 @@ use crate::{
 /// **State.** Only the settings are converted. The permits that were taken from the limiter do not
 /// count for any key: each key of the table starts with a fresh limiter.
 ///
+/// A type of your own that contains such a limiter can implement it. The rules are those above.
+///
 /// ```
 /// use portcullis_core::{IntoRules, Keyed, Line, Rate, Seed, Timestamp, TokenBucket};
 ///
@@ -78,6 +80,8 @@ own_rules!(
 ///
 /// [`KeyedList::for_keys`](crate::KeyedList::for_keys) takes such a list. To store the table's
 /// lines elsewhere, convert the list and pass it to [`KeyedList::new`](crate::KeyedList::new).
+///
+/// A type of your own that contains such limiters can implement it.
 ///
 /// ```
 /// use core::time::Duration;

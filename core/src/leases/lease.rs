@@ -366,6 +366,7 @@ where
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[expect(clippy::exhaustive_structs, reason = "the caller knows the rest")]
 pub struct TooFewHeld {
     /// The number of permits that the lease holds.
     pub held: u32,

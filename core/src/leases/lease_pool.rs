@@ -477,6 +477,7 @@ impl core::error::Error for ClaimError {}
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[expect(clippy::exhaustive_structs, reason = "an error with one cause")]
 pub struct StaleId;
 
 impl fmt::Display for StaleId {

@@ -22,6 +22,7 @@ use crate::{Denied, Detail, Interval, Limiter, Plan, Receipt, Receipts, Timestam
 /// assert_eq!(When::from(now).earliest(), now);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "a limiter must act on each")]
 pub enum When {
     /// At this instant.
     At(Timestamp),
@@ -69,6 +70,7 @@ impl From<Interval> for When {
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "a limiter must act on each")]
 pub enum How {
     /// It asks what would be decided. It takes nothing, and has no effect at all: a denial that a
     /// limiter records is not recorded. The answer is not [`Answer::Granted`].
@@ -428,6 +430,8 @@ fn grant_then<L: Limiter + ?Sized>(
 }
 
 /// The answer to a request: the result of [`Limiter::decide`].
+///
+/// A wrapper acts on the answers that it is made for, and returns every other one as it is.
 ///
 /// ```
 /// # use portcullis_core::{Answer, Denied, Receipt, Timestamp};

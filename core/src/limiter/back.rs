@@ -137,6 +137,7 @@ impl From<Waiting> for Returned {
 /// # Ok::<(), portcullis_core::Denied>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "a limiter knows it or does not")]
 pub enum Waiting {
     /// A request is waiting.
     Yes,

@@ -83,6 +83,10 @@ pub const USED_SHARE: Name<Used> = Name::new("USED_SHARE");
 /// assert_eq!((used.permits, used.capacity), (3, 4));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "more is a value with a name of its own"
+)]
 pub struct Used {
     /// The permits that are not available.
     pub permits: u64,

@@ -112,6 +112,7 @@ pub trait QueueLimiter: Limiter {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "a queue must act on each")]
 pub enum PassedOn {
     /// The permits were not handed over. The caller must release them and take them again.
     No,
@@ -123,6 +124,8 @@ pub enum PassedOn {
 
 /// A limiter whose permits all return by time alone: its [`release`](Limiter::release) makes
 /// none available. So several queues at once can own pointers to it.
+///
+/// Implement it for a limiter of your own that is one.
 ///
 /// A [refund](Limiter::refund_at) or a change of settings that does not go through a queue wakes
 /// none of its waiters. They get the permits at the time that the queue has already computed, or at

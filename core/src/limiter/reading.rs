@@ -84,6 +84,10 @@ impl Read<'_> {
 /// the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a limiter states all of them; more is metadata"
+)]
 pub struct Reading {
     /// The permits that are available.
     pub available: u64,

@@ -125,6 +125,7 @@ impl Receipt {
 /// # Ok::<(), portcullis_core::Denied>(())
 /// ```
 #[derive(Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_structs, reason = "what was refunded, and the rest")]
 pub struct Refund {
     /// The number of refunded permits that count as never taken. The others return as they would
     /// have without the refund.

@@ -13,6 +13,7 @@ use crate::{
 /// assert!(NONE.try_acquire_at(Timestamp::ZERO, u32::MAX).is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "it has no settings")]
 pub struct Unlimited;
 
 impl Unlimited {

@@ -122,6 +122,10 @@ pub struct Escalation<L, D, const N: usize, W: Word = NativeWord> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a program states all of them, in a static"
+)]
 pub struct Threshold<D> {
     /// The permits in use that reach the threshold: at least 1, and more than those of the previous
     /// threshold. A threshold above the limiter's capacity is never reached.

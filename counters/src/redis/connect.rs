@@ -7,11 +7,8 @@ use portcullis_stores::{RedisConnection, RedisDefaults, RedisSettings};
 use crate::error::StoreError;
 
 /// What the settings of a connection are if they are not made.
-const DEFAULTS: RedisDefaults = RedisDefaults {
-    prefix: "portcullis:",
-    // A request waits for a decision: better an error, or a fallback, than a late answer.
-    time_limit: Duration::from_millis(250),
-};
+// A request waits for a decision: better an error, or a fallback, than a late answer.
+const DEFAULTS: RedisDefaults = RedisDefaults::new("portcullis:", Duration::from_millis(250));
 
 /// Creates a connection with the defaults of a counter store.
 pub(super) fn open(settings: &RedisSettings) -> Result<RedisConnection, StoreError> {

@@ -18,11 +18,8 @@ use crate::store::{
 };
 
 /// What the settings of a connection are if they are not made.
-const DEFAULTS: RedisDefaults = RedisDefaults {
-    prefix: "portcullis:fleet:",
-    // Nobody waits for an exchange, and leases last while the server is slow.
-    time_limit: Duration::from_secs(1),
-};
+// Nobody waits for an exchange, and leases last while the server is slow.
+const DEFAULTS: RedisDefaults = RedisDefaults::new("portcullis:fleet:", Duration::from_secs(1));
 
 /// A [`LeaseStore`] on a Redis server, version 6.2 or later. Needs the feature `redis`, and a
 /// runtime of tokio.
@@ -66,12 +63,10 @@ const DEFAULTS: RedisDefaults = RedisDefaults {
 ///
 /// # async fn example() -> Result<(), portcullis_fleet::LeaseError> {
 /// let store = RedisLeases::new(&RedisSettings::new("redis://127.0.0.1/"))?;
-/// let request = Exchange {
-///     demand: 1,
-///     candidates: vec![4, 7],
-///     at_most: 1,
-///     ..Exchange::new(MemberId(0x5eed), Duration::from_secs(15))
-/// };
+/// let mut request = Exchange::new(MemberId(0x5eed), Duration::from_secs(15));
+/// request.demand = 1;
+/// request.candidates = vec![4, 7];
+/// request.at_most = 1;
 /// let answer = store.exchange("writes", &request).await?;
 /// println!("{:?}", answer.granted);
 /// # Ok(()) }

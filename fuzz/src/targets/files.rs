@@ -29,9 +29,23 @@ pub fn ocelot_folder(data: &[u8]) {
     if let Ok(text) = str::from_utf8(data) {
         let names = ["ocelot.global.json", "ocelot.a.json", "ocelot.json", "b"];
         let files: Vec<_> = names.into_iter().zip(text.split("---\n")).collect();
+        let check_all = |messages: &[FileError]| {
+            for (name, text) in &files {
+                let of_file = |message: &&FileError| message.file.as_deref() == Some(*name);
+                check(text, messages.iter().filter(of_file));
+            }
+            let is_named = |message: &FileError| message.file.is_some();
+            assert!(messages.iter().all(is_named));
+        };
         match Imported::from_ocelot_files(&files) {
-            Ok(imported) => drop(imported.into_policy()),
-            Err(errors) => assert!(!errors.is_empty()),
+            Ok(imported) => {
+                check_all(&imported.warnings);
+                drop(imported.into_policy());
+            }
+            Err(errors) => {
+                assert!(!errors.is_empty());
+                check_all(&errors);
+            }
         }
     }
 }
@@ -45,7 +59,7 @@ pub fn ats(data: &[u8]) {
 
 fn import(text: &str, imported: Result<Imported, Vec<FileError>>) {
     let policy = imported.map(|imported| {
-        check(text, &imported.warnings);
+        check(text, imported.warnings.iter());
         let policy = imported.into_policy();
         policy.expect("the rules of a file were checked when it was read")
     });
@@ -74,14 +88,18 @@ fn judge(text: &str, policy: Result<Policy, Vec<FileError>>) {
         }
         Err(errors) => {
             assert!(!errors.is_empty());
-            check(text, &errors);
+            check(text, errors.iter());
         }
     }
 }
 
 /// Messages must point into their file, in its order.
-fn check(text: &str, messages: &[FileError]) {
-    assert!(messages.is_sorted_by_key(|message| message.bytes.start));
+fn check<'m>(text: &str, messages: impl Iterator<Item = &'m FileError> + Clone) {
+    assert!(
+        messages
+            .clone()
+            .is_sorted_by_key(|message| message.bytes.start)
+    );
     for message in messages {
         assert!(text.get(message.bytes.clone()).is_some(), "{message}");
         let line = 1 + text[..message.bytes.start].matches('\n').count();

@@ -27,6 +27,7 @@ use crate::request::Request;
 #[derive(Debug)]
 #[must_use = "dropping a decision returns the permits of limits at once"]
 #[allow(clippy::large_enum_variant, reason = "it is taken apart at once")]
+#[expect(clippy::exhaustive_enums, reason = "a caller must act on each")]
 pub enum Acquired<'p> {
     /// It is decided.
     Decided(Decision<'p>),

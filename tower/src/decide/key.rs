@@ -171,6 +171,7 @@ pub struct HeldByKey {
 
 /// Nothing is kept while a request is in progress: permits return by time.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_enums, reason = "it has no value")]
 pub enum Nothing {}
 
 impl<R, F> Decide for ByKey<R, F>

@@ -222,6 +222,7 @@ impl ByPolicy {
     clippy::large_enum_variant,
     reason = "it is moved once, and a box would be an allocation"
 )]
+#[non_exhaustive]
 pub enum HeldByPolicy<P: Deref<Target = Policy>> {
     /// Permits that were taken [for good](Taking::ForGood): those of limits at once.
     Decision(OwnedDecision<P>),

@@ -25,9 +25,12 @@ use crate::head::RequestHead;
 ///     fn prepare(&mut self, settings: &DenialSettings) {
 ///         self.0.prepare(settings);
 ///     }
-///     fn decide<C: Clock>(&self, question: Question<'_, C>) -> Result<Option<D::Held>, Denial> {
-///         let cost = question.cost.saturating_mul(2);
-///         self.0.decide(Question { cost, ..question })
+///     fn decide<C: Clock>(
+///         &self,
+///         mut question: Question<'_, C>,
+///     ) -> Result<Option<D::Held>, Denial> {
+///         question.cost = question.cost.saturating_mul(2);
+///         self.0.decide(question)
 ///     }
 ///     fn undo_at(&self, now: Timestamp, held: D::Held) {
 ///         self.0.undo_at(now, held);
@@ -40,6 +43,7 @@ use crate::head::RequestHead;
 ///     }
 /// }
 /// ```
+#[non_exhaustive]
 pub struct Question<'q, C> {
     /// The clock that tells the time of the decision.
     ///
@@ -61,6 +65,7 @@ pub struct Question<'q, C> {
 
 /// For how long permits are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "a judge must act on each")]
 pub enum Taking {
     /// They are not returned before the response has ended.
     ForGood,
@@ -70,6 +75,29 @@ pub enum Taking {
 }
 
 impl<'q, C> Question<'q, C> {
+    /// Asks about a request of `cost` permits, which are taken [for good](Taking::ForGood), without
+    /// notes. For the tests of a [`Decide`](super::Decide) of your own.
+    ///
+    /// ```
+    /// use portcullis_core::{Concurrency, ManualClock};
+    /// use portcullis_tower::{ByLimiter, Decide, Question, RequestHead};
+    ///
+    /// let judge = ByLimiter::new(Concurrency::new(1)).by_cost();
+    /// let (clock, request) = (ManualClock::new(), http::Request::new(()));
+    /// let head = RequestHead::new(&request);
+    /// assert!(judge.decide(Question::new(&clock, &head, 2)).is_err());
+    /// assert!(judge.decide(Question::new(&clock, &head, 1)).is_ok());
+    /// ```
+    pub const fn new(clock: &'q C, head: &'q RequestHead<'q>, cost: u32) -> Self {
+        Self {
+            clock,
+            head,
+            cost,
+            taking: Taking::ForGood,
+            notes: None,
+        }
+    }
+
     /// Asks the same by another clock, such as a [`ManualClock`](portcullis_core::ManualClock) that
     /// tells the time of a decision before.
     pub fn by<N: Clock>(self, clock: &'q N) -> Question<'q, N> {

@@ -144,6 +144,10 @@ impl<T> core::error::Error for TrySendError<T> {}
 /// assert_eq!(TryRecvError::Empty.to_string(), "the channel is empty");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "a channel is empty for now, or for ever"
+)]
 pub enum TryRecvError {
     /// The channel has no item now.
     Empty,

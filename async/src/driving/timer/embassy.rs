@@ -43,6 +43,7 @@ use crate::waiting::timer::Timer;
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "it has no settings")]
 pub struct EmbassyTimer;
 
 /// `NANOS` nanoseconds are `TICKS` ticks, in lowest terms. For the usual tick rates one of the two

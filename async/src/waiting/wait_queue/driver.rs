@@ -32,6 +32,7 @@ use crate::waiting::wake_batch::WakeBatch;
 /// assert_eq!(queue.advance(), Next::Idle);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a driver must act on each")]
 pub enum Next {
     /// No request waits.
     Idle,

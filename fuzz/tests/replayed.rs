@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use crate::mutations::{Random, mutated};
-use crate::targets::{TARGETS, Target};
+use portcullis_fuzz::mutations::{Random, mutated};
+use portcullis_fuzz::targets::{TARGETS, Target};
 
 /// Returns the inputs of a target, in the order of their names.
 fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {

@@ -1,0 +1,122 @@
+//! Checks the libraries with other versions of their dependencies than those in `Cargo.lock`.
+//!
+//! | step | versions | what runs |
+//! |---|---|---|
+//! | `oldest-versions` | the lowest that each manifest allows | the libraries compile with all features |
+//! | `newest-versions` | the newest that each manifest allows, whatever Rust version they need | the tests of all packages except the core |
+//!
+//! Each works in a copy of the sources with a lock file of its own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::command::{self, Check};
+use crate::context::Context;
+use crate::manifest::{self, TOOLS};
+#[cfg(test)]
+use crate::package;
+use crate::servers::Server;
+use crate::setup;
+use crate::sources;
+
+/// Compiles the published packages with the lowest versions of their dependencies. The dependencies
+/// of dependencies are the newest, because their lowest versions are not ours to choose.
+pub(crate) fn oldest(context: &Context) -> Check {
+    let tree = copied(context, "oldest-versions")?;
+    // What only tests need must not raise a version.
+    for member in manifest::members(&tree)? {
+        let path = format!("{member}/Cargo.toml");
+        write(&tree, &path, &without_tests(&manifest::read(&tree, &path)?))?;
+    }
+    let mut update = cargo(context, &tree);
+    // Only the choice of versions needs a flag of nightly compilers.
+    update.args(["update", "-Zdirect-minimal-versions"]);
+    command::run(update.env("RUSTC_BOOTSTRAP", "1"))?;
+    let mut check = cargo(context, &tree);
+    check.args(["check", "--locked", "--workspace", "--all-features"]);
+    command::run(check.arg("--target-dir").arg(tree.with_file_name("build")))?;
+    Ok(String::new())
+}
+
+/// Runs the tests with the newest versions that the manifests allow.
+pub(crate) fn newest(context: &Context) -> Check {
+    let tree = copied(context, "newest-versions")?;
+    let mut update = cargo(context, &tree);
+    update.env("CARGO_RESOLVER_INCOMPATIBLE_RUST_VERSIONS", "allow");
+    command::run(update.arg("update"))?;
+    let mut test = cargo(context, &tree);
+    test.args(["test", "--locked", "--no-fail-fast", "--workspace"]);
+    test.args(["--all-features", "--exclude", "portcullis-core"]);
+    let servers = [Server::Etcd, Server::Nginx, Server::Redis];
+    setup::provide_servers(context, &servers, &mut test);
+    command::run_tests(test.arg("--target-dir").arg(tree.with_file_name("build")))
+}
+
+/// Copies the sources into a folder below `target`, as a workspace of the published packages alone:
+/// what tools need must not decide on a version.
+fn copied(context: &Context, name: &str) -> Result<PathBuf, String> {
+    let tree = context.target_dir(name).join("tree");
+    sources::copy(&context.root, &tree)?;
+    let workspace = manifest::read(&tree, "Cargo.toml")?;
+    write(&tree, "Cargo.toml", &without(&workspace, &TOOLS))?;
+    Ok(tree)
+}
+
+/// Returns the manifest of a workspace without some of its members.
+fn without(workspace: &str, members: &[&str]) -> String {
+    let without = |all: String, member: &&str| all.replace(&format!(", \"{member}\""), "");
+    members.iter().fold(workspace.to_owned(), without)
+}
+
+/// Returns a manifest without the dependencies of tests.
+fn without_tests(manifest: &str) -> String {
+    let mut is_test = false;
+    let mut kept = String::new();
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            is_test = line.ends_with("dev-dependencies]");
+        }
+        if !is_test {
+            kept.extend([line, "\n"]);
+        }
+    }
+    kept
+}
+
+fn write(tree: &Path, path: &str, text: &str) -> Result<(), String> {
+    fs::write(tree.join(path), text).map_err(|error| format!("{path}: {error}"))
+}
+
+fn cargo(context: &Context, tree: &Path) -> Command {
+    let mut cargo = context.cargo();
+    cargo.current_dir(tree);
+    cargo
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dependencies_of_tests_are_left_out() {
+        let manifest = "[dependencies]\na = \"1\"\n\n[dev-dependencies]\nb = [\n    \"x\",\n]\n\n[target.'cfg(unix)'.dev-dependencies]\nc = \"1\"\n\n[lints]\nworkspace = true\n";
+        let expected = "[dependencies]\na = \"1\"\n\n[lints]\nworkspace = true\n";
+        assert_eq!(without_tests(manifest), expected);
+    }
+
+    #[test]
+    fn the_tools_of_the_workspace_are_no_members_of_a_copy() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let workspace = manifest::read(root, "Cargo.toml").unwrap();
+        let kept = without(&workspace, &TOOLS);
+        let members = kept.lines().find(|line| line.starts_with("members = "));
+        let members = members.unwrap();
+        let published = package::published(root).unwrap();
+        assert_eq!(
+            members.matches('"').count(),
+            2 * published.len(),
+            "{members}"
+        );
+    }
+}
