@@ -1,8 +1,9 @@
 //! Packs the libraries as they are published, and compiles the packages.
 //!
-//! A dry run of `cargo publish` packs them. Alone it would compile each with its default features.
-//! Here the packages are unpacked side by side into a workspace, in which each takes the place of
-//! the published one. There they compile with all features, and so do the tests that they contain.
+//! After a dry run of `cargo publish`, which alone would compile each package with its default
+//! features, the packages are unpacked side by side into a workspace, in which each takes the place
+//! of the published one. There they compile with all features, and so do the tests that they
+//! contain.
 
 use core::fmt::Write as _;
 use std::fs;
@@ -34,14 +35,17 @@ pub(crate) fn check(context: &Context) -> Check {
         fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut pack = context.cargo();
-    pack.args(["publish", "--dry-run", "--no-verify"]);
-    pack.args(["--allow-dirty", "--quiet"]);
-    for package in &packages {
-        pack.args(["--package", &package.name]);
+    // A dry run does not say where it leaves the packages.
+    for pack in [&["publish", "--dry-run"][..], &["package"]] {
+        let mut cargo = context.cargo();
+        cargo.args(pack);
+        cargo.args(["--no-verify", "--allow-dirty", "--quiet"]);
+        for package in &packages {
+            cargo.args(["--package", &package.name]);
+        }
+        cargo.arg("--target-dir").arg(&folder);
+        command::run(&mut cargo)?;
     }
-    pack.arg("--target-dir").arg(&folder);
-    command::run(&mut pack)?;
 
     let mut workspace =
         "[workspace]\nresolver = \"3\"\nmembers = [\"*-*.*.*\"]\n\n[patch.crates-io]\n".to_owned();

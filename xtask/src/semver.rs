@@ -11,6 +11,7 @@ use crate::command::{self, Check};
 use crate::context::Context;
 use crate::package;
 use crate::programs;
+use crate::setup::{self, Part};
 
 /// The variable that names a revision to compare with.
 const BASELINE: &str = "PORTCULLIS_BASELINE";
@@ -52,6 +53,8 @@ pub(crate) fn check(context: &Context) -> Check {
             "no tag v* to compare with; {BASELINE} names a revision"
         ));
     };
+    // Without a release, nothing is installed.
+    setup::ensure(context, Part::SemverChecks)?;
     let program = program(context).ok_or(MISSING)?;
     let mut command = Command::new(program);
     command.current_dir(&context.root).arg("semver-checks");

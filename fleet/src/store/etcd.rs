@@ -126,12 +126,10 @@ impl EtcdSettings {
 ///
 /// # async fn example() -> Result<(), portcullis_fleet::LeaseError> {
 /// let store = EtcdLeases::new(&EtcdSettings::new(["http://127.0.0.1:2379"]))?;
-/// let request = Exchange {
-///     demand: 1,
-///     candidates: vec![4, 7],
-///     at_most: 1,
-///     ..Exchange::new(MemberId(0x5eed), Duration::from_secs(15))
-/// };
+/// let mut request = Exchange::new(MemberId(0x5eed), Duration::from_secs(15));
+/// request.demand = 1;
+/// request.candidates = vec![4, 7];
+/// request.at_most = 1;
 /// let answer = store.exchange("writes", &request).await?;
 /// println!("{:?}", answer.granted);
 /// # Ok(()) }

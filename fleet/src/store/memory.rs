@@ -43,10 +43,11 @@ use crate::store::{
 /// use portcullis_fleet::{Exchange, LeaseTable, MemberId};
 ///
 /// let mut table = LeaseTable::new();
-/// let ask = |member| Exchange {
-///     candidates: vec![0, 1],
-///     at_most: 1,
-///     ..Exchange::new(MemberId(member), Duration::from_secs(15))
+/// let ask = |member| {
+///     let mut request = Exchange::new(MemberId(member), Duration::from_secs(15));
+///     request.candidates = vec![0, 1];
+///     request.at_most = 1;
+///     request
 /// };
 /// let at = Timestamp::from_secs;
 /// assert_eq!(table.exchange(&ask(1), at(0)).granted[0].partition, 0);
@@ -150,12 +151,10 @@ impl LeaseTable {
     /// # use portcullis_fleet::{Exchange, Heard, LeaseTable, MemberId};
     /// let mut table = LeaseTable::new().server(1);
     /// let lease = Duration::from_secs(15);
-    /// let ask = Exchange {
-    ///     candidates: vec![0],
-    ///     at_most: 1,
-    ///     heard: Some(Heard { server: 2, ago: Duration::from_secs(3), fence: 9 }),
-    ///     ..Exchange::new(MemberId(1), lease)
-    /// };
+    /// let mut ask = Exchange::new(MemberId(1), lease);
+    /// ask.candidates = vec![0];
+    /// ask.at_most = 1;
+    /// ask.heard = Some(Heard::new(2, Duration::from_secs(3), 9));
     /// // The server 2 may have leased the partition.
     /// let answer = table.exchange(&ask, Timestamp::from_secs(60));
     /// assert!(answer.granted.is_empty());
@@ -283,11 +282,9 @@ impl LeaseTable {
     /// # use portcullis_core::Timestamp;
     /// # use portcullis_fleet::{Exchange, LeaseTable, MemberId};
     /// let mut table = LeaseTable::new();
-    /// let ask = Exchange {
-    ///     candidates: vec![3],
-    ///     at_most: 1,
-    ///     ..Exchange::new(MemberId(1), Duration::from_secs(15))
-    /// };
+    /// let mut ask = Exchange::new(MemberId(1), Duration::from_secs(15));
+    /// ask.candidates = vec![3];
+    /// ask.at_most = 1;
     /// table.exchange(&ask, Timestamp::ZERO);
     /// assert_eq!(table.holder(3, Timestamp::from_secs(14)), Some((MemberId(1), 1)));
     /// assert_eq!(table.holder(3, Timestamp::from_secs(15)), None);
@@ -304,10 +301,8 @@ impl LeaseTable {
     /// # use portcullis_core::Timestamp;
     /// # use portcullis_fleet::{Exchange, LeaseTable, MemberId};
     /// let mut table = LeaseTable::new();
-    /// let ask = Exchange {
-    ///     demand: 5,
-    ///     ..Exchange::new(MemberId(1), Duration::from_secs(15))
-    /// };
+    /// let mut ask = Exchange::new(MemberId(1), Duration::from_secs(15));
+    /// ask.demand = 5;
     /// table.exchange(&ask, Timestamp::ZERO);
     /// assert_eq!(table.claims(Timestamp::ZERO)[0].demand, 5);
     /// // The table remembers it for the time of a lease.
@@ -325,11 +320,9 @@ impl LeaseTable {
     /// # use portcullis_core::Timestamp;
     /// # use portcullis_fleet::{Exchange, LeaseTable, MemberId};
     /// let mut table = LeaseTable::new();
-    /// let ask = Exchange {
-    ///     candidates: vec![0],
-    ///     at_most: 1,
-    ///     ..Exchange::new(MemberId(1), Duration::from_secs(15))
-    /// };
+    /// let mut ask = Exchange::new(MemberId(1), Duration::from_secs(15));
+    /// ask.candidates = vec![0];
+    /// ask.at_most = 1;
     /// table.exchange(&ask, Timestamp::ZERO);
     /// table.restart(Timestamp::from_secs(10));
     /// assert!(table.holder(0, Timestamp::from_secs(24)).is_some());
@@ -358,10 +351,11 @@ impl LeaseTable {
     /// # use portcullis_core::Timestamp;
     /// # use portcullis_fleet::{Exchange, LeaseTable, MemberId};
     /// let mut table = LeaseTable::new();
-    /// let ask = |member| Exchange {
-    ///     candidates: vec![0],
-    ///     at_most: 1,
-    ///     ..Exchange::new(MemberId(member), Duration::from_secs(15))
+    /// let ask = |member| {
+    ///     let mut request = Exchange::new(MemberId(member), Duration::from_secs(15));
+    ///     request.candidates = vec![0];
+    ///     request.at_most = 1;
+    ///     request
     /// };
     /// table.exchange(&ask(1), Timestamp::ZERO);
     /// table.forget(Timestamp::from_secs(1));
@@ -387,10 +381,11 @@ impl LeaseTable {
     /// # use portcullis_core::Timestamp;
     /// # use portcullis_fleet::{Exchange, LeaseTable, MemberId};
     /// let mut table = LeaseTable::new();
-    /// let ask = |member| Exchange {
-    ///     candidates: vec![0],
-    ///     at_most: 1,
-    ///     ..Exchange::new(MemberId(member), Duration::from_secs(15))
+    /// let ask = |member| {
+    ///     let mut request = Exchange::new(MemberId(member), Duration::from_secs(15));
+    ///     request.candidates = vec![0];
+    ///     request.at_most = 1;
+    ///     request
     /// };
     /// let at = Timestamp::from_secs;
     /// table.exchange(&ask(1), at(0));
@@ -503,11 +498,9 @@ impl LeaseTable {
 ///
 /// # futures_executor::block_on(async {
 /// let store = MemoryLeases::new(ManualClock::new());
-/// let ask = Exchange {
-///     candidates: vec![2],
-///     at_most: 1,
-///     ..Exchange::new(MemberId(1), Duration::from_secs(15))
-/// };
+/// let mut ask = Exchange::new(MemberId(1), Duration::from_secs(15));
+/// ask.candidates = vec![2];
+/// ask.at_most = 1;
 /// // Pools are apart.
 /// assert_eq!(store.exchange("writes", &ask).await?.granted[0].partition, 2);
 /// assert_eq!(store.exchange("queries", &ask).await?.granted[0].partition, 2);

@@ -63,12 +63,10 @@ const DEFAULTS: RedisDefaults = RedisDefaults::new("portcullis:fleet:", Duration
 ///
 /// # async fn example() -> Result<(), portcullis_fleet::LeaseError> {
 /// let store = RedisLeases::new(&RedisSettings::new("redis://127.0.0.1/"))?;
-/// let request = Exchange {
-///     demand: 1,
-///     candidates: vec![4, 7],
-///     at_most: 1,
-///     ..Exchange::new(MemberId(0x5eed), Duration::from_secs(15))
-/// };
+/// let mut request = Exchange::new(MemberId(0x5eed), Duration::from_secs(15));
+/// request.demand = 1;
+/// request.candidates = vec![4, 7];
+/// request.at_most = 1;
 /// let answer = store.exchange("writes", &request).await?;
 /// println!("{:?}", answer.granted);
 /// # Ok(()) }
