@@ -793,13 +793,11 @@ impl Store {
         (table, limit): (usize, Option<usize>),
         denied: Denied,
     ) -> (usize, Denied) {
-        match limit {
-            Some(limit) => self.first_denied(at, now, n, (limit, denied)),
-            None => {
-                let first = self.limit_at(table, 0).unwrap_or(0);
-                (first, Denied::Crowded { now, permits: n })
-            }
+        if let Some(limit) = limit {
+            return self.first_denied(at, now, n, (limit, denied));
         }
+        let first = self.limit_at(table, 0).unwrap_or(0);
+        (first, Denied::Crowded { now, permits: n })
     }
 
     /// The index of the table that several limits share, which is the last one.
