@@ -1,2 +1,2 @@
-//! The benches of this package count the instructions of hot paths: `limiters`, `waits` and
-//! `adapters`. `cargo xtask bench-check` runs them.
+//! The benches of this package count the instructions of hot paths: `limiters`, `waits`,
+//! `adapters` and `policies`. `cargo xtask bench-check` runs them.

@@ -163,6 +163,9 @@
 //!   ([`PathReading`]), with upper and lower case, and with `%2F`.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod shows;
+
 mod conditions;
 mod counter_limit;
 #[cfg(feature = "tracing")]

@@ -17,7 +17,6 @@ pub(crate) mod owned;
 pub(crate) mod plan;
 pub(crate) mod stored;
 
-use core::fmt;
 use core::mem;
 use core::ops::ControlFlow;
 
@@ -292,18 +291,20 @@ impl Policy {
     ) -> Decision<'p> {
         let mut decision = Decision {
             policy: self,
-            now,
-            cost: request.cost,
-            outcome: Outcome::NoRule,
-            rule: None,
-            place: None,
-            shadows: [None; MAX_SHADOWS],
-            shadow_denied: None,
+            parts: Parts {
+                now,
+                cost: request.cost,
+                outcome: Outcome::NoRule,
+                rule: None,
+                place: None,
+                shadows: [None; MAX_SHADOWS],
+                shadow_denied: None,
+            },
         };
         let reading = match self.reading(request) {
             Ok(reading) => reading,
             Err(error) => {
-                decision.outcome = Outcome::Path(error);
+                decision.parts.outcome = Outcome::Path(error);
                 return decision;
             }
         };
@@ -325,9 +326,9 @@ impl Policy {
                 decision.ask_shadow(rule, &verdict);
                 ControlFlow::Continue(())
             } else {
-                decision.outcome = outcome;
-                decision.place = verdict.place();
-                decision.rule = Some(rule);
+                decision.parts.outcome = outcome;
+                decision.parts.place = verdict.place();
+                decision.parts.rule = Some(rule);
                 ControlFlow::Break(())
             };
             watch(Answer {
@@ -338,7 +339,7 @@ impl Policy {
             flow
         });
         if let Err(error) = visited {
-            decision.outcome = Outcome::Path(error);
+            decision.parts.outcome = Outcome::Path(error);
         }
         decision
     }
@@ -575,14 +576,8 @@ fn names<'n>(names: impl Iterator<Item = &'n str>) -> Vec<&'n str> {
     names
 }
 
-impl fmt::Debug for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Policy")
-            .field("rules", &self.rules().map(Rule::name).collect::<Vec<_>>())
-            .field("matcher", &self.matcher)
-            .finish_non_exhaustive()
-    }
-}
+shows!([] Policy, "Policy",
+    self: "rules" => self.rules().map(Rule::name).collect::<Vec<_>>(), "matcher" => self.matcher);
 
 /// The answer of a [`Policy`] to a request. It holds the permits of each
 /// [`Limit::at_once`](crate::Limit::at_once) until it is dropped.
@@ -601,6 +596,12 @@ impl fmt::Debug for Policy {
 #[must_use = "dropping a decision returns the permits of limits at once"]
 pub struct Decision<'p> {
     policy: &'p Policy,
+    parts: Parts,
+}
+
+/// All of a decision but its policy.
+#[derive(Clone, Copy)]
+struct Parts {
     now: Timestamp,
     cost: u32,
     outcome: Outcome,
@@ -619,14 +620,18 @@ impl<'p> Decision<'p> {
         match *verdict {
             Verdict::Granted(Some(place)) => {
                 let store = self.policy.rules[rule as usize].store_at(place);
-                let free = self.shadows.iter_mut().find(|shadow| shadow.is_none());
+                let free = self
+                    .parts
+                    .shadows
+                    .iter_mut()
+                    .find(|shadow| shadow.is_none());
                 match free {
                     Some(shadow) if store.releases() => *shadow = Some((rule, place)),
-                    _ => store.release(place.at, self.cost),
+                    _ => store.release(place.at, self.parts.cost),
                 }
             }
             Verdict::Denied(..) | Verdict::NoAddress | Verdict::Unidentified => {
-                self.shadow_denied.get_or_insert(rule);
+                self.parts.shadow_denied.get_or_insert(rule);
             }
             // A store is asked later, by `decide_stored_at`.
             Verdict::Stored | Verdict::Granted(None) | Verdict::Exempt | Verdict::Skipped => {}
@@ -643,7 +648,7 @@ impl<'p> Decision<'p> {
     /// ```
     pub fn is_allowed(&self) -> bool {
         matches!(
-            self.outcome,
+            self.parts.outcome,
             Outcome::NoRule | Outcome::Exempt | Outcome::Allowed
         )
     }
@@ -660,7 +665,7 @@ impl<'p> Decision<'p> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn outcome(&self) -> Outcome {
-        self.outcome
+        self.parts.outcome
     }
 
     /// Returns the rule that decided.
@@ -690,7 +695,7 @@ impl<'p> Decision<'p> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn shadow_denied(&self) -> Option<&'p Rule> {
-        Some(&self.policy.rules[self.shadow_denied? as usize].rule)
+        Some(&self.policy.rules[self.parts.shadow_denied? as usize].rule)
     }
 
     /// Returns what is left of the limit that decided: of the one that denied, or of an allowed
@@ -720,7 +725,7 @@ impl<'p> Decision<'p> {
         let active = self.active()?;
         if let Outcome::Denied {
             limit: Some(limit), ..
-        } = self.outcome
+        } = self.parts.outcome
         {
             return self.status_of(active, limit);
         }
@@ -754,13 +759,13 @@ impl<'p> Decision<'p> {
     }
 
     fn status_of(&self, active: &'p Active, index: usize) -> Option<Status<'p>> {
-        let place = self.place?;
+        let place = self.parts.place?;
         let store = active.store_at(place);
         Some(Status {
             limit: active.limits_at(place).get(index)?,
             index,
-            remaining: remaining(store, place, index, self.now),
-            reset: store.full_at(place.at, index, self.now),
+            remaining: remaining(store, place, index, self.parts.now),
+            reset: store.full_at(place.at, index, self.parts.now),
         })
     }
 
@@ -781,10 +786,10 @@ impl<'p> Decision<'p> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn retry(&self) -> Option<Retry> {
-        match self.outcome {
+        match self.parts.outcome {
             Outcome::Denied { limit, denied } => {
                 let by = StoreDenied { limit, denied };
-                let place = self.place?;
+                let place = self.parts.place?;
                 Some(self.active()?.store_at(place).retry(place.at, by))
             }
             _ => None,
@@ -804,7 +809,7 @@ impl<'p> Decision<'p> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn limits(&self) -> &'p [Limit] {
-        match (self.active(), self.place) {
+        match (self.active(), self.parts.place) {
             (Some(active), Some(place)) => active.limits_at(place),
             _ => &[],
         }
@@ -821,7 +826,7 @@ impl<'p> Decision<'p> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn is_overridden(&self) -> bool {
-        let instead = self.place.and_then(|place| place.instead);
+        let instead = self.parts.place.and_then(|place| place.instead);
         let instead = instead.and_then(|index| self.active()?.instead(index));
         instead.is_some_and(|instead| !instead.is_former)
     }
@@ -837,13 +842,13 @@ impl<'p> Decision<'p> {
     /// assert_eq!(decision.rule_index(), Some(1));
     /// ```
     pub fn rule_index(&self) -> Option<usize> {
-        Some(self.rule? as usize)
+        Some(self.parts.rule? as usize)
     }
 
     /// Notes what a store decided: the limit that denied, if one did.
     pub(crate) fn conclude(&mut self, denied_by: Option<usize>) {
-        let (now, permits) = (self.now, self.cost);
-        self.outcome = match denied_by {
+        let (now, permits) = (self.parts.now, self.parts.cost);
+        self.parts.outcome = match denied_by {
             None => Outcome::Allowed,
             Some(limit) => Outcome::Denied {
                 limit: Some(limit),
@@ -855,37 +860,41 @@ impl<'p> Decision<'p> {
     /// Notes that a shadow rule would have denied the request.
     pub(crate) fn note_shadow(&mut self, rule: u32) {
         // The first by priority, in whatever order the stores answered.
-        self.shadow_denied = Some(self.shadow_denied.map_or(rule, |first| first.min(rule)));
+        self.parts.shadow_denied = Some(
+            self.parts
+                .shadow_denied
+                .map_or(rule, |first| first.min(rule)),
+        );
     }
 
     /// The time of the decision.
     #[cfg(feature = "metrics")]
     pub(crate) fn decided_at(&self) -> Timestamp {
-        self.now
+        self.parts.now
     }
 
     /// The limit that denied.
     #[cfg(feature = "tracing")]
     pub(crate) fn denied_by(&self) -> Option<&'p Limit> {
-        match self.outcome {
+        match self.parts.outcome {
             Outcome::Denied {
                 limit: Some(limit), ..
-            } => self.active()?.limits_at(self.place?).get(limit),
+            } => self.active()?.limits_at(self.parts.place?).get(limit),
             _ => None,
         }
     }
 
     /// The state of the request's key, and where in it.
     pub(crate) fn state(&self) -> Option<(&'p Store, Address)> {
-        let place = self.place?;
+        let place = self.parts.place?;
         Some((self.active()?.store_at(place), place.at))
     }
 
     /// Notes that the permits were taken at `now`, after a wait.
     #[cfg(feature = "queue")]
     pub(crate) fn grant_at(&mut self, now: Timestamp) {
-        self.now = now;
-        self.outcome = Outcome::Allowed;
+        self.parts.now = now;
+        self.parts.outcome = Outcome::Allowed;
     }
 
     /// Takes the permits at `now`, after a wait that ended without a grant. Returns whether they
@@ -895,11 +904,11 @@ impl<'p> Decision<'p> {
         let Some((store, at)) = self.state() else {
             return false;
         };
-        match store.take_after_wait(at, now, self.cost) {
+        match store.take_after_wait(at, now, self.parts.cost) {
             Ok(()) => self.grant_at(now),
             Err(StoreDenied { limit, denied }) => {
-                self.now = now;
-                self.outcome = Outcome::Denied { limit, denied };
+                self.parts.now = now;
+                self.parts.outcome = Outcome::Denied { limit, denied };
             }
         }
         self.is_allowed()
@@ -911,20 +920,20 @@ impl<'p> Decision<'p> {
         if let Some((store, at)) = self.state() {
             store.penalize(at, now);
         }
-        self.now = now;
-        if let Outcome::Denied { denied, .. } = &mut self.outcome {
-            let permits = self.cost;
+        self.parts.now = now;
+        if let Outcome::Denied { denied, .. } = &mut self.parts.outcome {
+            let permits = self.parts.cost;
             *denied = Denied::Exhausted { now, permits };
         }
     }
 
     /// The permits that each limit was asked for.
     pub(crate) fn cost(&self) -> u32 {
-        self.cost
+        self.parts.cost
     }
 
     pub(crate) fn active(&self) -> Option<&'p Active> {
-        Some(&self.policy.rules[self.rule? as usize])
+        Some(&self.policy.rules[self.parts.rule? as usize])
     }
 }
 
@@ -937,24 +946,20 @@ impl Drop for Decision<'_> {
     #[inline]
     fn drop(&mut self) {
         if let (Outcome::Allowed, Some(place), Some(active)) =
-            (self.outcome, self.place, self.active())
+            (self.parts.outcome, self.parts.place, self.active())
         {
-            active.store_at(place).release(place.at, self.cost);
+            active.store_at(place).release(place.at, self.parts.cost);
         }
-        for (rule, place) in self.shadows.into_iter().flatten() {
+        for (rule, place) in self.parts.shadows.into_iter().flatten() {
             self.policy.rules[rule as usize]
                 .store_at(place)
-                .release(place.at, self.cost);
+                .release(place.at, self.parts.cost);
         }
     }
 }
 
-impl fmt::Debug for Decision<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Decision")
-            .field("outcome", &self.outcome)
-            .field("rule", &self.rule().map(Rule::name))
-            .field("shadow_denied", &self.shadow_denied().map(Rule::name))
-            .finish_non_exhaustive()
-    }
-}
+shows!(['a] Decision<'a>, "Decision", self:
+    "outcome" => self.parts.outcome,
+    "rule" => self.rule().map(Rule::name),
+    "shadow_denied" => self.shadow_denied().map(Rule::name)
+);

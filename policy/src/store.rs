@@ -43,18 +43,17 @@ use core::time::Duration;
 use std::hash::RandomState;
 use std::sync::Arc;
 
-use portcullis_core::composition::DeniedBy;
 use portcullis_core::keyed::{
-    Address, AnyRules, ConcurrencyRules, FixedWindowRules, Key, KeyHash, KeyedRules, Line, Refunds,
+    Address, AnyRules, ConcurrencyRules, FixedWindowRules, Key, KeyHash, Line, Refunds,
     RulesAtRunTime, TokenBucketRules,
 };
 use portcullis_core::limiter::{
-    Answer, Ask, Back, Detail, Hints, LimiterId, Plan, Read, Reading, Receipt, Refund, Returned,
+    Answer, Ask, Back, Detail, Read, Reading, Receipt, Refund, Returned,
 };
 use portcullis_core::queue::Keys;
 use portcullis_core::{
-    AllOf, CooldownWindow, Denied, FixedWindow, Keyed, KeyedArray, KeyedList, Limiter, LimiterExt,
-    Retry, SettingsError, SlidingWindow, Timestamp,
+    CooldownWindow, Denied, FixedWindow, Keyed, KeyedArray, KeyedList, Limiter, LimiterExt, Retry,
+    SettingsError, SlidingWindow, Timestamp,
 };
 
 use self::starts::{Start, Starts};
@@ -94,15 +93,16 @@ enum KeyLimit<'t> {
     Several(Key<&'t Several>),
 }
 
+/// Does the same with a table, or with a key, of each kind.
 macro_rules! each {
-    ($limit:expr, $key:ident => $do:expr) => {
-        match $limit {
-            KeyLimit::Bucket($key) => $do,
-            KeyLimit::Window($key) => $do,
-            KeyLimit::AtOnce($key) => $do,
-            KeyLimit::Cooldown($key) => $do,
-            KeyLimit::Sliding($key) => $do,
-            KeyLimit::Several($key) => $do,
+    ($kinds:ident, $one:expr, $each:ident => $do:expr) => {
+        match $one {
+            $kinds::Bucket($each) => $do,
+            $kinds::Window($each) => $do,
+            $kinds::AtOnce($each) => $do,
+            $kinds::Cooldown($each) => $do,
+            $kinds::Sliding($each) => $do,
+            $kinds::Several($each) => $do,
         }
     };
 }
@@ -110,25 +110,17 @@ macro_rules! each {
 impl Limiter for KeyLimit<'_> {
     #[inline(always)]
     fn decide(&self, ask: Ask<'_>) -> Answer {
-        each!(self, key => key.decide(ask))
+        each!(KeyLimit, self, key => key.decide(ask))
     }
     #[inline(always)]
     fn give_back(&self, back: Back<'_>) -> Returned {
-        each!(self, key => key.give_back(back))
+        each!(KeyLimit, self, key => key.give_back(back))
     }
     fn read(&self, read: Read<'_>) -> Reading {
-        each!(self, key => key.read(read))
+        each!(KeyLimit, self, key => key.read(read))
     }
     fn retry(&self, denied: Denied) -> Retry {
-        each!(self, key => key.retry(denied))
-    }
-    #[inline]
-    fn id(&self) -> Option<LimiterId> {
-        each!(self, key => key.id())
-    }
-    #[inline]
-    fn hints(&self) -> Hints {
-        each!(self, key => key.hints())
+        each!(KeyLimit, self, key => key.retry(denied))
     }
 }
 
@@ -150,44 +142,6 @@ impl KeyLimit<'_> {
             Self::Several(_) => self.explain_nth(nth, now, n).decision,
             _ => self.peek_at(now, n),
         }
-    }
-}
-
-/// A limiter whose takes go through a function, which returns the receipt of each.
-struct Watched<'t, F> {
-    key: KeyLimit<'t>,
-    take: F,
-    /// Whether the limiter was looked at before.
-    was_asked: bool,
-}
-
-impl<F> Limiter for Watched<'_, F>
-where
-    F: Fn(&KeyLimit<'_>, Timestamp, u32) -> Result<Receipt, Denied>,
-{
-    fn decide(&self, ask: Ask<'_>) -> Answer {
-        if ask.is_look() && self.was_asked {
-            Answer::Possible(Plan::NONE)
-        } else if ask.is_look() {
-            self.key.decide(ask)
-        } else {
-            (self.take)(&self.key, ask.now(), ask.permits()).into()
-        }
-    }
-    fn give_back(&self, back: Back<'_>) -> Returned {
-        self.key.give_back(back)
-    }
-    fn read(&self, read: Read<'_>) -> Reading {
-        self.key.read(read)
-    }
-    fn retry(&self, denied: Denied) -> Retry {
-        self.key.retry(denied)
-    }
-    fn id(&self) -> Option<LimiterId> {
-        self.key.id()
-    }
-    fn hints(&self) -> Hints {
-        Hints::ONE_RECEIPT
     }
 }
 
@@ -267,26 +221,12 @@ impl Table {
 
     #[inline]
     fn locate(&self, key: &KeyOf<'_>) -> Address {
-        match self {
-            Self::Bucket(table) => table.key(key).address(),
-            Self::Window(table) => table.key(key).address(),
-            Self::AtOnce(table) => table.key(key).address(),
-            Self::Cooldown(table) => table.key(key).address(),
-            Self::Sliding(table) => table.key(key).address(),
-            Self::Several(table) => table.key(key).address(),
-        }
+        each!(Table, self, table => table.key(key).address())
     }
 
     #[inline]
     fn locate_hashed(&self, hash: KeyHash) -> Option<Address> {
-        match self {
-            Self::Bucket(table) => table.locate_hashed(0, hash),
-            Self::Window(table) => table.locate_hashed(0, hash),
-            Self::AtOnce(table) => table.locate_hashed(0, hash),
-            Self::Cooldown(table) => table.locate_hashed(0, hash),
-            Self::Sliding(table) => table.locate_hashed(0, hash),
-            Self::Several(table) => table.locate_hashed(0, hash),
-        }
+        each!(Table, self, table => table.locate_hashed(0, hash))
     }
 }
 
@@ -473,7 +413,7 @@ impl Store {
             seats,
             is_guarded: penalty.is_some() || !starts.is_empty() || closed(limits) != 0,
             closed: closed(limits),
-            penalty: penalty.map(|rules| words(rules, lines_for(keys), hasher.clone())),
+            penalty: penalty.map(|rules| Keyed::new(rules, lines_for(keys), hasher.clone())),
             starts,
             hasher,
             refunds,
@@ -514,20 +454,7 @@ impl Store {
     /// Takes `n` permits from each limit, or from none.
     #[inline]
     pub(crate) fn take(&self, at: Address, now: Timestamp, n: u32) -> Result<(), StoreDenied> {
-        // A table alone is asked without the order of `take_any`, which only a shared table needs.
-        let taken = match &*self.tables {
-            [.., Table::Several(_)] => self.take_noted(at, now, n, true, Tell::Nothing),
-            _ => self.penalizing(at, now, n, true, || {
-                self.take_tables(now, n, |table| self.tables[table].key(at))
-            }),
-        };
-        #[cfg(feature = "live")]
-        if let Err(by) = taken
-            && self.may_have_moved(by)
-        {
-            return self.take_moved(at, now, n, by, true);
-        }
-        taken
+        self.take_and_tell(at, now, n, true, Tell::Nothing).0
     }
 
     /// Takes `n` permits from each limit, or from none, as `how` says. The one question of a
@@ -540,28 +467,30 @@ impl Store {
         n: u32,
         how: &mut How<'_>,
     ) -> Result<(), StoreDenied> {
-        let take = |how: &mut How<'_>| match how {
+        match how {
+            #[cfg(feature = "queue")]
+            How::OrWait(can_wait) => self.take_or_wait(at, now, n, can_wait),
+            #[cfg(feature = "queue")]
+            how => self.in_turn(at, now, n, || self.take_as(at, now, n, how)),
+            #[cfg(not(feature = "queue"))]
+            how => self.take_as(at, now, n, how),
+        }
+    }
+
+    /// Takes as `how` says, without a queue.
+    #[inline(always)]
+    fn take_as(
+        &self,
+        at: Address,
+        now: Timestamp,
+        n: u32,
+        how: &mut How<'_>,
+    ) -> Result<(), StoreDenied> {
+        match how {
             How::Explain(explanation) => self.take_explained(at, now, n, explanation),
             How::Hold(held) => self.take_held(at, now, n, held),
-            How::Take => self.take(at, now, n),
-            #[cfg(feature = "queue")]
-            How::OrWait(_) => self.take(at, now, n),
-        };
-        #[cfg(feature = "queue")]
-        return match how {
-            How::OrWait(can_wait) => self
-                .take_or_wait(at, now, n)
-                .map_err(|turned| match turned {
-                    waits::Turned::Denied(by) => by,
-                    waits::Turned::Waits(by) => {
-                        **can_wait = true;
-                        by
-                    }
-                }),
-            how => self.in_turn(at, now, n, || take(how)),
-        };
-        #[cfg(not(feature = "queue"))]
-        take(how)
+            _ => self.take(at, now, n),
+        }
     }
 
     /// Takes as [`take`](Self::take) does, and explains the decision.
@@ -575,10 +504,16 @@ impl Store {
         n: u32,
         explanation: &mut Explanation,
     ) -> Result<(), StoreDenied> {
-        let told = [const { Cell::new(None) }; MAX_LIMITS];
-        let (taken, is_told) = self.take_and_tell(at, now, n, true, Tell::Details(&told));
-        let told = is_told.then_some(&told);
-        explanation.details = self.details(at, now, n, taken, told);
+        let told = Cell::from_mut(&mut explanation.details).as_array_of_cells();
+        let (taken, is_told) = self.take_and_tell(at, now, n, true, Tell::Details(told));
+        for (limit, told) in told.iter().enumerate().take(self.seats.len()) {
+            // After a denial, only the detail of the limit that denied is of this decision: what
+            // other limits took was undone.
+            let is_decided = taken.map_or_else(|by| by.limit == Some(limit), |()| true);
+            if !(is_told && is_decided && told.get().is_some()) {
+                told.set(Some(self.detail(at, limit, now, n)));
+            }
+        }
         let retry = |by| self.retry_explained(at, by, &explanation.details);
         explanation.retry = taken.err().map(retry);
         taken
@@ -595,19 +530,17 @@ impl Store {
         n: u32,
         held: &mut Held,
     ) -> Result<(), StoreDenied> {
-        let told = [const { Cell::new(None) }; MAX_LIMITS];
         let tell = Tell::Grants {
             store: self,
             at,
-            grants: &told,
+            grants: Cell::from_mut(held).as_array_of_cells(),
         };
         let (taken, is_told) = self.take_and_tell(at, now, n, true, tell);
-        taken?;
-        // Otherwise a settlement returns none of these permits.
-        if is_told {
-            *held = told.map(Cell::into_inner);
+        if !is_told {
+            // A settlement returns none of these permits.
+            *held = Held::default();
         }
-        Ok(())
+        taken
     }
 
     /// Takes `n` permits from each limit, or from none, and tells. A denial starts the penalty if
@@ -719,37 +652,11 @@ impl Store {
         })
     }
 
-    /// The detail of each limit in the decision `taken`: as it was `told`, or, of a limit that took
-    /// nothing in it, what it would answer now.
-    fn details(
-        &self,
-        at: Address,
-        now: Timestamp,
-        n: u32,
-        taken: Result<(), StoreDenied>,
-        told: Option<&[Cell<Option<Detail>>; MAX_LIMITS]>,
-    ) -> Details {
-        array::from_fn(|limit| {
-            if limit >= self.seats.len() {
-                return None;
-            }
-            // After a denial, only the detail of the limit that denied is of this decision: what
-            // other limits took was undone.
-            let decided = match taken {
-                Ok(()) => true,
-                Err(by) => by.limit == Some(limit),
-            };
-            let seen = told.filter(|_| decided);
-            let seen = seen.and_then(|told| told[limit].get());
-            Some(seen.unwrap_or_else(|| self.detail(at, limit, now, n)))
-        })
-    }
-
     /// Takes `n` permits from each limit, or from none, in the tables of this store. A denial
     /// starts the penalty if it `is_final`.
     //
-    // Inlined, with `take_any` and the two ways of `Tell`, so that a caller pays only for what it
-    // tells.
+    // Inlined, with `take_any` and the two ways of `Tell`, and without a closure, which its callers
+    // would share: so a caller pays only for what it tells.
     #[inline(always)]
     fn take_noted(
         &self,
@@ -759,47 +666,57 @@ impl Store {
         is_final: bool,
         tell: Tell<'_>,
     ) -> Result<(), StoreDenied> {
-        self.penalizing(at, now, n, is_final, || {
-            if let [Table::Several(table)] = &*self.tables {
+        if let Some(denied) = self.before_take(at, now, n) {
+            return Err(denied);
+        }
+        let taken = match &*self.tables {
+            [Table::Several(table)] => {
                 let limit = |nth| (nth < self.seats.len()).then_some(nth);
                 let taken = tell.take_each(limit, Key::at(table, at), now, n);
-                return taken.map_err(|by| (by.index, by.denied));
+                taken.map_err(|by| (by.index, by.denied))
             }
-            let key = |table: usize| self.tables[table].key(at);
-            let limit = |table, nth| self.limit_at(table, nth);
-            self.take_any(at, (now, n), tell, key, limit)
-        })
+            // A table alone needs no order.
+            [table] => match tell.take(Some(0), &table.key(at), now, n) {
+                Ok(_) => Ok(()),
+                Err(denied) => Err((0, denied)),
+            },
+            _ => {
+                let key = |table: usize| self.tables[table].key(at);
+                let limit = |table, nth| self.limit_at(table, nth);
+                self.take_any(at, (now, n), tell, (self.shared_table(), key), limit)
+            }
+        };
+        taken.map_err(|by| self.after_denial(at, now, by, is_final))
     }
 
     /// Takes `n` permits from each limit, or from none. `key` is asked for the limiter of each
-    /// table, and `limit` for the index of its limits in this store.
+    /// table, of which several limits may share one, and `limit` for the index of its limits in
+    /// this store.
     ///
-    /// The table that several limits share is asked first, and taken from last: see the head of
-    /// this file.
+    /// All tables are looked at before one is taken from. So a denial undoes nothing, unless
+    /// another thread comes between: then what was taken is refunded, the last permits first. The
+    /// table that several limits share is asked first, and taken from last: see the head of this
+    /// file. It is therefore never undone.
+    //
+    // As an `AllOf` does. It is not one, because the tables are known to be distinct, and the
+    // shared one is looked at and taken from in another order.
     #[inline(always)]
     fn take_any<'t>(
         &self,
         at: Address,
         (now, n): (Timestamp, u32),
         tell: Tell<'_>,
-        key: impl Fn(usize) -> KeyLimit<'t>,
+        (shared, key): (Option<usize>, impl Fn(usize) -> KeyLimit<'t>),
         limit: impl Fn(usize, usize) -> Option<usize>,
     ) -> Result<(), (usize, Denied)> {
-        let (limit, by) = (&limit, &Cell::new(None::<DeniedBy>));
-        let count = self.tables.len();
-        // Keys may have moved from the last table, or to another one that several limits share.
-        let is_shared = |table: &usize| matches!(key(*table), KeyLimit::Several(_));
-        let shared = (0..count).rev().find(is_shared);
         let denied_by = |table: usize, nth: usize, denied: Denied| {
-            if let Some(limit) = limit(table, nth) {
-                return self.first_denied(at, now, n, (limit, denied));
-            }
-            // A limit that only the policy after a change has.
-            let first = self.limit_at(table, 0).unwrap_or(0);
-            (first, Denied::Crowded { now, permits: n })
+            self.denied_by(at, (now, n), (table, limit(table, nth)), denied)
         };
-        if let Some(table) = shared
-            && let KeyLimit::Several(key) = key(table)
+        let shared = match shared.map(|table| (table, key(table))) {
+            Some((table, KeyLimit::Several(key))) => Some((table, key)),
+            _ => None,
+        };
+        if let Some((table, key)) = shared
             && let Some((nth, denied)) = first_that_denies(key, now, n, |nth, detail| {
                 tell.denied(limit(table, nth), detail);
             })
@@ -812,30 +729,81 @@ impl Store {
             }
             return Err(denied_by(table, nth, denied));
         }
-        let table_at = |place: usize| match shared {
-            Some(shared) if place + 1 == count => shared,
-            Some(shared) if place >= shared => place + 1,
-            _ => place,
-        };
-        let taken = self.take_tables(now, n, |place| {
-            let table = table_at(place);
-            Watched {
-                key: key(table),
-                take: move |key: &KeyLimit<'_>, now, n| match key {
-                    KeyLimit::Several(key) => {
-                        let taken = tell.take_each(|nth| limit(table, nth), *key, now, n);
-                        by.set(taken.err());
-                        taken.map(|()| Receipt::NONE).map_err(|by| by.denied)
-                    }
-                    key => tell.take(limit(table, 0), key, now, n),
-                },
-                was_asked: shared == Some(table),
+        let last = shared.map(|(table, _)| table);
+        let own = || (0..self.tables.len()).filter(|&table| Some(table) != last);
+        let denies = || own().find_map(|table| Some((table, key(table).peek_at(now, n).err()?)));
+        if let Some((table, denied)) = denies() {
+            // Its take starts a wait. It grants if another thread has returned permits since.
+            let Some(receipt) = tell.take_now(limit(table, 0), &key(table), now, n) else {
+                return Err(denied_by(table, 0, denied));
+            };
+            let _: Refund = key(table).refund_at(now, n, receipt);
+            if let Some((table, denied)) = denies() {
+                return Err(denied_by(table, 0, denied));
             }
-        });
-        taken.map_err(|(place, denied)| match (table_at(place), by.get()) {
-            (table, Some(by)) if shared == Some(table) => denied_by(table, by.index, by.denied),
-            (table, _) => denied_by(table, 0, denied),
-        })
+        }
+        if n == 0 {
+            return Ok(());
+        }
+        self.take_in_order((now, n), tell, (shared, &key), &limit)
+            .map_err(|(table, nth, denied)| denied_by(table, nth, denied))
+    }
+
+    /// Takes from all tables, and from the `shared` one last. Returns the table and the index of a
+    /// limit in it that denies after all.
+    #[inline(always)]
+    fn take_in_order<'t>(
+        &self,
+        (now, n): (Timestamp, u32),
+        tell: Tell<'_>,
+        (shared, key): (
+            Option<(usize, Key<&Several>)>,
+            impl Fn(usize) -> KeyLimit<'t>,
+        ),
+        limit: impl Fn(usize, usize) -> Option<usize>,
+    ) -> Result<(), (usize, usize, Denied)> {
+        let last = shared.map(|(table, _)| table);
+        let own = || (0..self.tables.len()).filter(|&table| Some(table) != last);
+        let mut receipts = [const { Receipt::NONE }; MAX_LIMITS];
+        let undo = |before: usize, receipts: [Receipt; MAX_LIMITS]| {
+            for (table, receipt) in receipts.into_iter().enumerate().take(before).rev() {
+                if Some(table) != last {
+                    let _: Refund = key(table).refund_at(now, n, receipt);
+                }
+            }
+        };
+        for table in own() {
+            match tell.take(limit(table, 0), &key(table), now, n) {
+                Ok(receipt) => receipts[table] = receipt,
+                Err(denied) => {
+                    undo(table, receipts);
+                    return Err((table, 0, denied));
+                }
+            }
+        }
+        if let Some((table, key)) = shared
+            && let Err(by) = tell.take_each(|nth| limit(table, nth), key, now, n)
+        {
+            undo(self.tables.len(), receipts);
+            return Err((table, by.index, by.denied));
+        }
+        Ok(())
+    }
+
+    /// The denial by a limit of a table: by the limit of this store with this index, or by one that
+    /// only the policy after a change has.
+    fn denied_by(
+        &self,
+        at: Address,
+        (now, n): (Timestamp, u32),
+        (table, limit): (usize, Option<usize>),
+        denied: Denied,
+    ) -> (usize, Denied) {
+        if let Some(limit) = limit {
+            return self.first_denied(at, now, n, (limit, denied));
+        }
+        let first = self.limit_at(table, 0).unwrap_or(0);
+        (first, Denied::Crowded { now, permits: n })
     }
 
     /// The index of the table that several limits share, which is the last one.
@@ -884,68 +852,41 @@ impl Store {
         before.find_map(denies).unwrap_or(by)
     }
 
-    /// Takes `n` permits from the limits of each table, or from none. `limit` returns the limiter
-    /// of a table. On denial returns the index of the table.
-    #[inline(always)]
-    fn take_tables<L: Limiter>(
-        &self,
-        now: Timestamp,
-        n: u32,
-        limit: impl Fn(usize) -> L,
-    ) -> Result<(), (usize, Denied)> {
-        // A composition is of an array, whose length is a constant.
-        match self.tables.len() {
-            0 => Ok(()),
-            1 => {
-                let taken = limit(0).take_at(now, n);
-                taken.map(drop).map_err(|denied| (0, denied))
-            }
-            2 => take_all::<_, 2>(now, n, limit),
-            3 => take_all::<_, 3>(now, n, limit),
-            4 => take_all::<_, 4>(now, n, limit),
-            5 => take_all::<_, 5>(now, n, limit),
-            6 => take_all::<_, 6>(now, n, limit),
-            7 => take_all::<_, 7>(now, n, limit),
-            _ => take_all::<_, MAX_LIMITS>(now, n, limit),
-        }
-    }
-
-    /// Calls `take`, unless a penalty is in force. Before that, limits that have not begun do. A
-    /// denial by a limit starts the penalty if it `is_final`.
-    #[inline(always)]
-    fn penalizing(
+    /// What a store says after a denial by a limit, which starts the penalty if it `is_final`.
+    #[inline]
+    fn after_denial(
         &self,
         at: Address,
         now: Timestamp,
-        n: u32,
+        (limit, denied): (usize, Denied),
         is_final: bool,
-        take: impl FnOnce() -> Result<(), (usize, Denied)>,
-    ) -> Result<(), StoreDenied> {
-        if self.is_guarded
-            && let Some(denied) = self.before_take(at, now, n)
-        {
-            return Err(denied);
+    ) -> StoreDenied {
+        // A request for more than a limit can ever grant, or one that finds no slot, is no use
+        // beyond the limit.
+        if let (Some(penalty), Denied::Exhausted { .. }, true) = (&self.penalty, denied, is_final) {
+            // Denied if another request has opened the window already.
+            let _ = Key::at(penalty, at).take_at(now, 1);
         }
-        take().map_err(|(limit, denied)| {
-            // A request for more than a limit can ever grant, or one that finds no slot, is no use
-            // beyond the limit.
-            if let (Some(penalty), Denied::Exhausted { .. }, true) =
-                (&self.penalty, denied, is_final)
-            {
-                // Denied if another request has opened the window already.
-                let _ = Key::at(penalty, at).take_at(now, 1);
-            }
-            StoreDenied {
-                limit: Some(limit),
-                denied,
-            }
-        })
+        StoreDenied {
+            limit: Some(limit),
+            denied,
+        }
     }
 
-    /// What comes before a take of a store that is guarded. Returns the denial by a limit of 0, or
-    /// by the penalty, if it is in force.
-    #[inline]
+    /// What comes before a take: limits that have not begun do. Returns the denial by a limit of 0,
+    /// or by the penalty, if it is in force.
+    #[inline(always)]
     fn before_take(&self, at: Address, now: Timestamp, n: u32) -> Option<StoreDenied> {
+        if self.is_guarded {
+            self.guard(at, now, n)
+        } else {
+            None
+        }
+    }
+
+    /// As [`before_take`](Self::before_take), of a store that is guarded.
+    #[inline]
+    fn guard(&self, at: Address, now: Timestamp, n: u32) -> Option<StoreDenied> {
         // A limit of 0 denies before a penalty does: a penalty ends, and it does not.
         if self.closed != 0 {
             return Some(StoreDenied {
@@ -1105,29 +1046,10 @@ fn first_that_denies(
     Some((nth, detail.decision.err()?))
 }
 
-fn take_all<L: Limiter, const N: usize>(
-    now: Timestamp,
-    n: u32,
-    limit: impl Fn(usize) -> L,
-) -> Result<(), (usize, Denied)> {
-    let limits: [L; N] = array::from_fn(limit);
-    match AllOf::new(limits).into_lease_at(now, n) {
-        Ok(lease) => {
-            lease.forget();
-            Ok(())
-        }
-        Err(DeniedBy { index, denied, .. }) => Err((index, denied)),
-    }
-}
-
 /// Whether permits of a table return by release.
 fn releases(tables: &[Table]) -> bool {
     let is_released = |table: &Table| matches!(table, Table::AtOnce(_));
     tables.iter().any(is_released)
-}
-
-pub(crate) fn words<R: KeyedRules>(rules: R, lines: Lines, hasher: RandomState) -> Words<R> {
-    Keyed::new(rules, lines, hasher)
 }
 
 /// The rules of a window that is open for this length after its one permit is taken: a penalty, or

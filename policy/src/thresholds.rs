@@ -20,11 +20,11 @@ use std::hash::RandomState;
 use std::sync::Arc;
 
 use portcullis_core::keyed::{Address, FixedWindowRules, Key};
-use portcullis_core::{Denied, Limiter, SettingsError, SlidingWindow, Timestamp};
+use portcullis_core::{Denied, Keyed, Limiter, SettingsError, SlidingWindow, Timestamp};
 
 use crate::key::KeyOf;
 use crate::limit::{bytes_per_key, table_bytes};
-use crate::store::{Limiters, Words, hold_rules, limiters, lines_for, words};
+use crate::store::{Limiters, Words, hold_rules, limiters, lines_for};
 
 /// The largest number of thresholds of a rule.
 pub const MAX_THRESHOLDS: usize = 8;
@@ -322,7 +322,7 @@ impl<'r> Compiled<'r> {
         let level = |(value, window, hold): (u64, usize, Option<FixedWindowRules>)| Level {
             value,
             window,
-            hold: hold.map(|rules| words(rules, lines(), hasher.clone())),
+            hold: hold.map(|rules| Keyed::new(rules, lines(), hasher.clone())),
         };
         Some(Arc::new(Activity {
             windows: self.windows.into_iter().map(table).collect(),

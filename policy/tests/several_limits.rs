@@ -61,36 +61,45 @@ fn denied_by(decision: &Decision<'_>) -> Option<(usize, Denied)> {
 #[test]
 fn a_limit_that_denies_after_all_leaves_the_others_as_they_were() {
     const COUNT: u64 = 10_000_000;
-    let two = [window(COUNT), from_request(COUNT)];
+    let (two, one) = ([window(COUNT), from_request(COUNT)], Limit::at_once(1));
     for before in 0..=2 {
         let mut limits = two.to_vec();
-        limits.insert(before, Limit::at_once(1));
-        let policy = policy(&limits);
-        let [granted, denied] = [(); 2].map(|()| AtomicU64::new(0));
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for nth in 0..10_000 {
-                        let decision = policy.decide_at(at(1), &GET);
-                        let count = if decision.is_allowed() {
-                            &granted
-                        } else {
-                            &denied
-                        };
-                        count.fetch_add(1, Relaxed);
-                        if nth % 8 == 0 {
-                            std::thread::yield_now();
-                        }
-                    }
-                });
-            }
-        });
-        let granted = granted.into_inner();
+        limits.insert(before, one.clone());
+        let (left, granted) = decide_on_threads(&limits);
         let mut expected = vec![COUNT - granted; 2];
         expected.insert(before, 1);
-        assert_eq!(left(&policy, at(1), &GET), expected, "{denied:?} denied");
-        assert!(denied.into_inner() > 0);
+        assert_eq!(left, expected);
     }
+    // Permits at once return, too, if a limit after theirs denies.
+    let (left, _) = decide_on_threads(&[Limit::at_once(9), Limit::at_once(8), one]);
+    assert_eq!(left, [9, 8, 1]);
+}
+
+/// Decides on several threads at once. Returns what the limits have left, and how many requests
+/// were granted.
+fn decide_on_threads(limits: &[Limit]) -> (Vec<u64>, u64) {
+    let policy = policy(limits);
+    let [granted, denied] = [(); 2].map(|()| AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for nth in 0..10_000 {
+                    let decision = policy.decide_at(at(1), &GET);
+                    let count = if decision.is_allowed() {
+                        &granted
+                    } else {
+                        &denied
+                    };
+                    count.fetch_add(1, Relaxed);
+                    if nth % 8 == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+    });
+    assert!(denied.into_inner() > 0);
+    (left(&policy, at(1), &GET), granted.into_inner())
 }
 
 #[test]

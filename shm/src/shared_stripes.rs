@@ -257,6 +257,12 @@ impl SharedStripes {
         });
         self.if_shared(n, looked)
     }
+
+    /// The permits of the rest, of which `rest` are available, and of all stripes.
+    fn available(&self, rest: u64) -> u64 {
+        let all = rest + self.striped().have();
+        if self.is_lost() { 0 } else { all }
+    }
 }
 
 impl Limiter for SharedStripes {
@@ -270,9 +276,11 @@ impl Limiter for SharedStripes {
         let looked = self.look(now, n);
         if let Some(seen) = ask.detail() {
             let mut detail = self.rest.explain_at(now, n);
-            detail.available += self.striped().have();
+            detail.available = self.available(detail.available);
             detail.capacity = self.burst;
             detail.decision = looked;
+            // Not that of the rest, which may deny what a stripe grants.
+            detail.retry = looked.map_or_else(|denied| self.retry(denied), |()| Retry::At(now));
             seen.set(Some(detail));
         }
         looked.into()
@@ -287,9 +295,8 @@ impl Limiter for SharedStripes {
     /// The capacity is the most permits of one request: those of the rest.
     fn read(&self, read: Read<'_>) -> Reading {
         let rest = self.rest.read(read);
-        let available = rest.available + self.striped().have();
         Reading {
-            available: if self.is_lost() { 0 } else { available },
+            available: self.available(rest.available),
             ..rest
         }
     }

@@ -7,7 +7,7 @@ use std::fs::OpenOptions;
 use std::path::Path;
 use std::time::Instant;
 
-use portcullis_core::{AllOf, Denied, Limiter, Rate};
+use portcullis_core::{AllOf, Denied, Limiter, LimiterExt, Rate, Retry};
 use portcullis_shm::{OpenError, SharedFile, SharedStripes};
 use support::{Folder, Journal, PERMIT, Process, most_above_rate, now, role, seconds};
 
@@ -86,6 +86,23 @@ fn a_refund_to_a_stripe_is_exact_if_no_call_came_between() {
 }
 
 #[test]
+fn what_a_stripe_grants_is_told_as_granted_now() {
+    let folder = Folder::new("stripes-told");
+    let bucket = once(&folder.file("limit"), 10_000);
+    let at = now();
+    // The first take fills a stripe, and the second one empties the rest.
+    let rest = bucket.capacity() as u32;
+    bucket.take_at(at, 1).unwrap();
+    bucket.take_at(at, rest - bucket.room() as u32).unwrap();
+    let told = bucket.explain_at(at, 7);
+    assert_eq!((told.decision, told.available), (Ok(()), 7));
+    assert_eq!(told.retry, Retry::At(at), "the rest alone grants it never");
+    let told = bucket.explain_at(at, 8);
+    assert!(matches!(told.decision, Err(Denied::Exhausted { .. })));
+    assert_eq!(told.retry, Retry::Never);
+}
+
+#[test]
 fn a_small_bucket_has_no_stripes_and_other_settings_are_refused() {
     let folder = Folder::new("small");
     let file = folder.file("limit");
@@ -111,6 +128,7 @@ fn a_bucket_whose_file_is_truncated_denies() {
     let denied = bucket.try_acquire(1).map(drop);
     assert_eq!(denied, Err(Denied::Closed { permits: 1 }));
     assert!(bucket.is_lost());
+    assert_eq!(bucket.explain_at(now(), 1).available, 0);
 }
 
 /// Takes until it is killed.

@@ -115,6 +115,9 @@
 //! [tower]: https://docs.rs/tower
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod shows;
+
 #[cfg(feature = "bodies")]
 pub mod bodies;
 mod body;

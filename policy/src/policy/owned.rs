@@ -9,9 +9,8 @@ use portcullis_core::Timestamp;
 #[cfg(feature = "queue")]
 use super::active::Active;
 use super::outcome::Outcome;
-use super::{Decision, MAX_SHADOWS, Policy};
+use super::{Decision, Parts, Policy};
 use crate::hold::{Ending, Hold, Settled};
-use crate::overrides::Place;
 
 impl Decision<'_> {
     /// Returns whether permits return when the decision is dropped: those of limits at once. The
@@ -29,11 +28,11 @@ impl Decision<'_> {
     /// ```
     #[inline]
     pub fn holds_permits(&self) -> bool {
-        let of_rule = || match (self.outcome, self.place, self.active()) {
+        let of_rule = || match (self.parts.outcome, self.parts.place, self.active()) {
             (Outcome::Allowed, Some(place), Some(active)) => active.store_at(place).releases(),
             _ => false,
         };
-        self.shadows.iter().any(Option::is_some) || of_rule()
+        self.parts.shadows.iter().any(Option::is_some) || of_rule()
     }
 
     /// Returns the decision with a pointer to its policy, such as an `Arc`. The result can move to
@@ -62,7 +61,7 @@ impl Decision<'_> {
         );
         let owned = OwnedDecision {
             policy,
-            parts: Parts::of(&self),
+            parts: self.parts,
         };
         // Its permits are now those of the owned decision.
         mem::forget(self);
@@ -102,41 +101,11 @@ impl Hold<'_> {
     }
 }
 
-/// All of a decision but its policy.
-#[derive(Clone, Copy)]
-struct Parts {
-    now: Timestamp,
-    cost: u32,
-    outcome: Outcome,
-    rule: Option<u32>,
-    place: Option<Place>,
-    shadows: [Option<(u32, Place)>; MAX_SHADOWS],
-    shadow_denied: Option<u32>,
-}
-
 impl Parts {
-    fn of(decision: &Decision<'_>) -> Self {
-        Self {
-            now: decision.now,
-            cost: decision.cost,
-            outcome: decision.outcome,
-            rule: decision.rule,
-            place: decision.place,
-            shadows: decision.shadows,
-            shadow_denied: decision.shadow_denied,
-        }
-    }
-
     fn decision(self, policy: &Policy) -> Decision<'_> {
         Decision {
             policy,
-            now: self.now,
-            cost: self.cost,
-            outcome: self.outcome,
-            rule: self.rule,
-            place: self.place,
-            shadows: self.shadows,
-            shadow_denied: self.shadow_denied,
+            parts: self,
         }
     }
 }
@@ -203,7 +172,7 @@ impl<P: Deref<Target = Policy>> OwnedDecision<P> {
         // Its permits are not its own.
         let mut decision = ManuallyDrop::new(self.parts.decision(&self.policy));
         let changed = change(&mut decision);
-        self.parts = Parts::of(&decision);
+        self.parts = decision.parts;
         changed
     }
 }
@@ -368,10 +337,4 @@ impl<P: Deref<Target = Policy>> Deref for OwnedHold<P> {
     }
 }
 
-impl<P: Deref<Target = Policy>> fmt::Debug for OwnedHold<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedHold")
-            .field("decision", &self.decision)
-            .finish_non_exhaustive()
-    }
-}
+shows!([P: Deref<Target = Policy>] OwnedHold<P>, "OwnedHold", self: "decision" => self.decision);

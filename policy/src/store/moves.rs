@@ -58,9 +58,9 @@ use portcullis_core::{
 use super::starts::{Start, Starts};
 use super::tell::Tell;
 use super::{
-    Debts, Limiters, Lines, Seat, Several, Sliding, Store, StoreDenied, Table, Words, closed,
-    debts, has_start, limiters, lines_for, lines_of, most_in_use, no_refunds, releases, seats,
-    sliding, words,
+    Debts, KeyLimit, Limiters, Lines, Seat, Several, Sliding, Store, StoreDenied, Table, Words,
+    closed, debts, has_start, limiters, lines_for, lines_of, most_in_use, no_refunds, releases,
+    seats, sliding,
 };
 use crate::limit::Limit;
 use crate::limit::{Compiled, tick_of};
@@ -126,15 +126,16 @@ impl Table {
                     wait,
                 },
             ) => {
-                let (lines, hasher) = (closed_lines(table.lines().len()), table.seed().clone());
-                Self::Cooldown(limiters(lines, hasher, || {
-                    CooldownWindow::new(count, period, Some(wait))
-                }))
+                let window = || CooldownWindow::new(count, period, Some(wait));
+                Self::Cooldown(limiters_on(
+                    table,
+                    Some(closed_lines(table.lines().len())),
+                    window,
+                ))
             }
             // The same words: permits in use return to them by release, from either policy.
             (Self::AtOnce(table), Compiled::AtOnce(rules)) => {
-                let (lines, hasher) = (Arc::clone(table.lines()), table.seed().clone());
-                Self::AtOnce(Keyed::new(rules, lines, hasher))
+                Self::AtOnce(words_on(table, None, rules))
             }
             (
                 Self::Sliding(table),
@@ -145,15 +146,11 @@ impl Table {
                 },
             ) => {
                 let (fresh, most) = (table.fresh(), table.fresh().max_limit());
-                let keeps = (fresh.window(), fresh.segments()) == (period, segments);
-                let window = || sliding(count, period, segments, most);
                 // In place if the segments lie on the same grid: then no key has to move.
-                Self::Sliding(Box::new(if keeps && count <= most {
-                    again(table, window())
-                } else {
-                    let (lines, hasher) = (closed_lines(table.lines().len()), table.seed().clone());
-                    limiters(lines, hasher, window)
-                }))
+                let keeps = (fresh.window(), fresh.segments()) == (period, segments);
+                let lines = (!keeps || count > most).then(|| closed_lines(table.lines().len()));
+                let window = || sliding(count, period, segments, most);
+                Self::Sliding(Box::new(limiters_on(table, lines, window)))
             }
             _ => return None,
         })
@@ -161,59 +158,39 @@ impl Table {
 
     /// Another table with the same state and the same settings.
     fn share(&self) -> Self {
-        match self {
-            Self::Bucket(table) => Self::Bucket(same(table, table.rules()[0])),
-            Self::Window(table) => Self::Window(same(table, table.rules()[0])),
-            Self::AtOnce(table) => {
-                let limit = table.rules()[0].limit();
-                Self::AtOnce(same(table, ConcurrencyRules::new(limit)))
-            }
-            Self::Cooldown(table) => {
-                let fresh = table.fresh();
-                let (limit, period) = (fresh.limit(), fresh.period());
-                let fresh = CooldownWindow::new(limit, period, fresh.wait());
-                Self::Cooldown(again(table, fresh))
-            }
-            Self::Sliding(table) => {
-                let fresh = table.fresh();
-                let (limit, most) = (fresh.limit(), fresh.max_limit());
-                let fresh = sliding(limit, fresh.window(), fresh.segments(), most);
-                Self::Sliding(Box::new(again(table, fresh)))
-            }
-            Self::Several(table) => {
-                let lines = Arc::clone(table.lines());
-                Self::several(self.rules(), lines, table.seed())
-            }
-        }
+        self.on(None)
     }
 
     /// A table with the same settings for one key, which has all its permits.
     fn alone(&self) -> Self {
-        let lines = || lines_of(None, self.rules().len().max(1));
+        self.on(Some(lines_of(None, self.rules().len().max(1))))
+    }
+
+    /// A table with the same settings: with the same state, or on `fresh` lines, with none.
+    fn on(&self, fresh: Option<Lines>) -> Self {
         match self {
-            Self::Bucket(table) => {
-                Self::Bucket(words(table.rules()[0], lines(), table.seed().clone()))
-            }
-            Self::Window(table) => {
-                Self::Window(words(table.rules()[0], lines(), table.seed().clone()))
-            }
+            Self::Bucket(table) => Self::Bucket(words_on(table, fresh, table.rules()[0])),
+            Self::Window(table) => Self::Window(words_on(table, fresh, table.rules()[0])),
             Self::AtOnce(table) => {
-                let rules = ConcurrencyRules::new(table.rules()[0].limit());
-                Self::AtOnce(words(rules, lines(), table.seed().clone()))
+                let limit = table.rules()[0].limit();
+                Self::AtOnce(words_on(table, fresh, ConcurrencyRules::new(limit)))
             }
             Self::Cooldown(table) => {
-                let fresh = table.fresh();
-                let (limit, period, wait) = (fresh.limit(), fresh.period(), fresh.wait());
+                let old = table.fresh();
+                let (limit, period, wait) = (old.limit(), old.period(), old.wait());
                 let window = || CooldownWindow::new(limit, period, wait);
-                Self::Cooldown(limiters(lines(), table.seed().clone(), window))
+                Self::Cooldown(limiters_on(table, fresh, window))
             }
             Self::Sliding(table) => {
-                let fresh = table.fresh();
-                let (limit, most) = (fresh.limit(), fresh.max_limit());
-                let window = || sliding(limit, fresh.window(), fresh.segments(), most);
-                Self::Sliding(Box::new(limiters(lines(), table.seed().clone(), window)))
+                let old = table.fresh();
+                let (limit, most) = (old.limit(), old.max_limit());
+                let window = || sliding(limit, old.window(), old.segments(), most);
+                Self::Sliding(Box::new(limiters_on(table, fresh, window)))
             }
-            Self::Several(table) => Self::several(self.rules(), lines(), table.seed()),
+            Self::Several(table) => {
+                let lines = fresh.unwrap_or_else(|| Arc::clone(table.lines()));
+                Self::several(self.rules(), lines, table.seed())
+            }
         }
     }
 
@@ -266,8 +243,12 @@ impl Table {
     /// A table for token buckets and windows, at least one. It has these lines.
     fn of_rules(rules: Vec<AnyRules>, lines: Lines, hasher: &RandomState) -> Self {
         match *rules {
-            [AnyRules::TokenBucket(rules)] => Self::Bucket(words(rules, lines, hasher.clone())),
-            [AnyRules::FixedWindow(rules)] => Self::Window(words(rules, lines, hasher.clone())),
+            [AnyRules::TokenBucket(rules)] => {
+                Self::Bucket(Keyed::new(rules, lines, hasher.clone()))
+            }
+            [AnyRules::FixedWindow(rules)] => {
+                Self::Window(Keyed::new(rules, lines, hasher.clone()))
+            }
             _ => Self::several(rules, lines, hasher),
         }
     }
@@ -389,13 +370,24 @@ fn carry_sliding(new: &Sliding, old: &Sliding, now: Timestamp) {
     let _ = new.set_limit(limit);
 }
 
-fn same<R: KeyedRules>(table: &Words<R>, rules: R) -> Words<R> {
-    Keyed::new(rules, Arc::clone(table.lines()), table.seed().clone())
+/// A table with `rules`: with the state of `table`, or on `fresh` lines.
+fn words_on<R: KeyedRules>(table: &Words<R>, fresh: Option<Lines>, rules: R) -> Words<R> {
+    let lines = fresh.unwrap_or_else(|| Arc::clone(table.lines()));
+    Keyed::new(rules, lines, table.seed().clone())
 }
 
-fn again<L>(table: &Limiters<L>, fresh: L) -> Limiters<L> {
+/// A table of such limiters: with those of `table`, or with new ones on `fresh` lines.
+fn limiters_on<L>(
+    table: &Limiters<L>,
+    fresh: Option<Lines>,
+    limiter: impl Fn() -> L,
+) -> Limiters<L> {
+    let hasher = table.seed().clone();
+    if let Some(lines) = fresh {
+        return limiters(lines, hasher, limiter);
+    }
     let (limiters, lines) = (Arc::clone(table.limiters()), Arc::clone(table.lines()));
-    KeyedArray::new(fresh, limiters, lines, table.seed().clone())
+    KeyedArray::new(limiter(), limiters, lines, hasher)
 }
 
 /// For each new limit, the index of the old one whose state it goes on with: at most one each, and
@@ -477,8 +469,8 @@ impl Store {
         });
         let kept = self.penalty.as_ref().filter(|_| keeps_penalty);
         let penalty = penalty.map(|rules| match kept {
-            Some(table) => same(table, rules),
-            None => words(rules, lines_for(keys), self.hasher.clone()),
+            Some(table) => words_on(table, None, rules),
+            None => Keyed::new(rules, lines_for(keys), self.hasher.clone()),
         });
         // What was taken under a higher limit stays taken, so the most in use only grows.
         let most = pairs.iter().zip(most_in_use(new));
@@ -552,23 +544,16 @@ impl Store {
     /// A store for one key, which has all its permits, with the limits that this store has. There
     /// is no penalty.
     pub(crate) fn alone(&self) -> Self {
-        let tables: Box<[Table]> = self.tables.iter().map(Table::alone).collect();
         Self {
-            moves: tables.iter().map(|_| Moves::default()).collect(),
+            tables: self.tables.iter().map(Table::alone).collect(),
+            moves: self.moves.iter().map(|_| Moves::default()).collect(),
             ids: self.ids.iter().map(|_| Id::default()).collect(),
-            tables,
-            seats: self.seats.clone(),
-            debts: self.debts.clone(),
-            most: self.most.clone(),
+            refunds: self.refunds.iter().map(|_| Arc::default()).collect(),
             penalty: None,
             starts: Starts::default(),
             closed: 0,
             is_guarded: false,
-            hasher: self.hasher.clone(),
-            refunds: self.refunds.iter().map(|_| Arc::default()).collect(),
-            releases: self.releases,
-            #[cfg(feature = "queue")]
-            waits: super::waits::Waits::default(),
+            ..self.share()
         }
     }
 
@@ -589,7 +574,6 @@ impl Store {
     }
 
     /// Another store with the same state and the same settings, without its queue.
-    #[cfg(feature = "queue")]
     pub(super) fn share(&self) -> Self {
         Self {
             tables: self.tables.iter().map(Table::share).collect(),
@@ -601,13 +585,14 @@ impl Store {
             penalty: self
                 .penalty
                 .as_ref()
-                .map(|table| same(table, table.rules()[0])),
+                .map(|table| words_on(table, None, table.rules()[0])),
             starts: self.starts.clone(),
             closed: self.closed,
             is_guarded: self.is_guarded,
             hasher: self.hasher.clone(),
             refunds: self.refunds.clone(),
             releases: self.releases,
+            #[cfg(feature = "queue")]
             waits: self.shared_waits(),
         }
     }
@@ -860,10 +845,16 @@ impl Store {
                 }
                 None => self.limit_at(table, nth),
             };
-            let take = || self.take_any(at, (now, n), Tell::Nothing, key, limit);
-            match self.penalizing(at, now, n, is_final, take) {
+            if let Some(denied) = self.before_take(at, now, n) {
+                by = denied;
+                continue;
+            }
+            // Keys may have moved from the last table, or to another one that several limits share.
+            let is_shared = |&table: &usize| matches!(key(table), KeyLimit::Several(_));
+            let tables = ((0..self.tables.len()).rev().find(is_shared), key);
+            match self.take_any(at, (now, n), Tell::Nothing, tables, limit) {
                 Ok(()) => return Ok(()),
-                Err(denied) => by = denied,
+                Err(denied) => by = self.after_denial(at, now, denied, is_final),
             }
         }
         Err(by)

@@ -101,6 +101,23 @@ impl Tell<'_> {
         }
     }
 
+    /// Takes from a limit that has denied a look. `None` if it denies the take, too, or if nothing
+    /// is to be taken.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn take_now(
+        self,
+        limit: Option<usize>,
+        key: &KeyLimit<'_>,
+        now: Timestamp,
+        n: u32,
+    ) -> Option<Receipt> {
+        if n == 0 {
+            return None;
+        }
+        self.take(limit, key, now, n).ok()
+    }
+
     /// Takes from several limits that share a table. `limit` has the index of each in the store.
     #[inline(always)]
     pub(super) fn take_each(

@@ -220,13 +220,6 @@ impl QueuedKey {
     }
 }
 
-/// A request that was not granted at once.
-pub(crate) enum Turned {
-    /// It can wait. The denial is the one to report if it does not.
-    Waits(StoreDenied),
-    Denied(StoreDenied),
-}
-
 impl Store {
     /// The queue of this store, in which requests wait.
     pub(crate) fn queue(&self) -> Option<&RuleQueue> {
@@ -299,27 +292,32 @@ impl Store {
         })
     }
 
-    /// Takes `n` permits from each limit, or from none, for a request that can wait.
+    /// Takes `n` permits from each limit, or from none, for a request that can wait. After a denial
+    /// it sets whether the request can: then the denial is the one to report if it does not.
     #[inline(never)]
-    pub(crate) fn take_or_wait(&self, at: Address, now: Timestamp, n: u32) -> Result<(), Turned> {
+    pub(super) fn take_or_wait(
+        &self,
+        at: Address,
+        now: Timestamp,
+        n: u32,
+        can_wait: &mut bool,
+    ) -> Result<(), StoreDenied> {
         let Some(queue) = self.queue_of(at) else {
-            return self.take(at, now, n).map_err(Turned::Denied);
+            return self.take(at, now, n);
         };
         if let Some(penalty) = self.penalty_at(at, now, n) {
-            return Err(Turned::Denied(penalty));
+            return Err(penalty);
         }
         let by = match queue.in_turn(|| self.attempt(at, now, n)) {
             Some(Ok(_)) => return Ok(()),
-            Some(Err(by)) => by,
-            None => return Err(Turned::Waits(self.behind_others(now, n))),
+            Some(Err(by)) => self.may_wait(at, now, n, by).map(|()| by),
+            None => Ok(self.behind_others(now, n)),
         };
-        match self.may_wait(at, now, n, by) {
-            Ok(()) => Err(Turned::Waits(by)),
-            Err(by) => {
-                self.penalize_after(at, now, by);
-                Err(Turned::Denied(by))
-            }
-        }
+        *can_wait = by.is_ok();
+        Err(by.unwrap_or_else(|by| {
+            self.penalize_after(at, now, by);
+            by
+        }))
     }
 
     /// Takes `n` permits from each limit, or from none, for a request that has waited and waits no
