@@ -263,10 +263,4 @@ fn name_of(outcome: Outcome) -> &'static str {
     }
 }
 
-impl fmt::Debug for DecisionLog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DecisionLog")
-            .field("left_out", &self.left_out.load(Relaxed))
-            .finish_non_exhaustive()
-    }
-}
+shows!([] DecisionLog, "DecisionLog", self: "left_out" => self.left_out.load(Relaxed));

@@ -10,7 +10,6 @@
 //! A hold takes its permits at once, like any request. So it needs no timer: when it ends, nothing
 //! has to be done. After its end a settlement returns nothing.
 
-use core::fmt;
 use core::ops::Deref;
 
 use portcullis_core::Timestamp;
@@ -244,11 +243,4 @@ impl<'p> Deref for Hold<'p> {
     }
 }
 
-impl fmt::Debug for Hold<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold")
-            .field("decision", &self.decision)
-            .field("ends", &self.ending.ends)
-            .finish_non_exhaustive()
-    }
-}
+shows!(['a] Hold<'a>, "Hold", self: "decision" => self.decision, "ends" => self.ending.ends);

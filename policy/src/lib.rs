@@ -165,6 +165,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
+#[macro_use]
+mod shows;
+
 mod conditions;
 mod counter_limit;
 #[cfg(feature = "tracing")]

@@ -589,11 +589,7 @@ impl PolicyReader {
     }
 }
 
-impl fmt::Debug for PolicyReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PolicyReader").finish_non_exhaustive()
-    }
-}
+shows!([] PolicyReader, "PolicyReader");
 
 /// What a change of a policy did: the result of [`LivePolicy::replace_at`].
 ///

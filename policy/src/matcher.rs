@@ -35,7 +35,6 @@
 //! multi-dimensional range matching", 1998; Baeza-Yates and Gonnet, "A new approach to text
 //! searching", 1992, for the patterns with several `**`.
 
-use core::fmt;
 use core::hash::Hash;
 use core::net::IpAddr;
 use core::ops::ControlFlow;
@@ -674,15 +673,11 @@ impl Matcher {
     }
 }
 
-impl fmt::Debug for Matcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Matcher")
-            .field("conditions", &self.conditions.len())
-            .field("patterns", &self.entries.len())
-            .field("bytes", &(8 * self.rows.len()))
-            .finish_non_exhaustive()
-    }
-}
+shows!([] Matcher, "Matcher", self:
+    "conditions" => self.conditions.len(),
+    "patterns" => self.entries.len(),
+    "bytes" => (8 * self.rows.len())
+);
 
 /// The rows while they are collected. Equal rows are stored once.
 struct Rows {

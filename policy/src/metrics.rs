@@ -428,13 +428,7 @@ impl Drop for MeasuredWait {
     }
 }
 
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics")
-            .field("rules", &self.rules.len())
-            .finish_non_exhaustive()
-    }
-}
+shows!([] Metrics, "Metrics", self: "rules" => self.rules.len());
 
 impl fmt::Debug for MeasuredLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -445,14 +439,6 @@ impl fmt::Debug for MeasuredLease {
     }
 }
 
-impl fmt::Debug for RuleMetrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RuleMetrics").finish_non_exhaustive()
-    }
-}
+shows!([] RuleMetrics, "RuleMetrics");
 
-impl fmt::Debug for MeasuredWait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MeasuredWait").finish_non_exhaustive()
-    }
-}
+shows!([] MeasuredWait, "MeasuredWait");

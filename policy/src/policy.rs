@@ -17,7 +17,6 @@ pub(crate) mod owned;
 pub(crate) mod plan;
 pub(crate) mod stored;
 
-use core::fmt;
 use core::mem;
 use core::ops::ControlFlow;
 
@@ -577,14 +576,8 @@ fn names<'n>(names: impl Iterator<Item = &'n str>) -> Vec<&'n str> {
     names
 }
 
-impl fmt::Debug for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Policy")
-            .field("rules", &self.rules().map(Rule::name).collect::<Vec<_>>())
-            .field("matcher", &self.matcher)
-            .finish_non_exhaustive()
-    }
-}
+shows!([] Policy, "Policy",
+    self: "rules" => self.rules().map(Rule::name).collect::<Vec<_>>(), "matcher" => self.matcher);
 
 /// The answer of a [`Policy`] to a request. It holds the permits of each
 /// [`Limit::at_once`](crate::Limit::at_once) until it is dropped.
@@ -965,12 +958,8 @@ impl Drop for Decision<'_> {
     }
 }
 
-impl fmt::Debug for Decision<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Decision")
-            .field("outcome", &self.parts.outcome)
-            .field("rule", &self.rule().map(Rule::name))
-            .field("shadow_denied", &self.shadow_denied().map(Rule::name))
-            .finish_non_exhaustive()
-    }
-}
+shows!(['a] Decision<'a>, "Decision", self:
+    "outcome" => self.parts.outcome,
+    "rule" => self.rule().map(Rule::name),
+    "shadow_denied" => self.shadow_denied().map(Rule::name)
+);

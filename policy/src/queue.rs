@@ -3,7 +3,6 @@
 //! [`Policy::acquire`] decides a request as [`Policy::decide_at`] does. If each limit that denies
 //! it has a queue, it waits in the queue of its key: see `store/waits.rs`.
 
-use core::fmt;
 use core::future::Future;
 use core::ops::Deref;
 use core::pin::Pin;
@@ -422,14 +421,8 @@ fn end_of_wait<P: Deref<Target: Limiter>>(
     }
 }
 
-impl fmt::Debug for Acquiring<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquiring")
-            .field("decision", &self.decision)
-            .field("waits", &self.wait.is_some())
-            .finish_non_exhaustive()
-    }
-}
+shows!(['a] Acquiring<'a>, "Acquiring",
+    self: "decision" => self.decision, "waits" => self.wait.is_some());
 
 /// How a wait in a queue ended: see [`QueuedDecision::end`].
 ///
@@ -549,15 +542,8 @@ impl<'p> Deref for QueuedDecision<'p> {
     }
 }
 
-impl fmt::Debug for QueuedDecision<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QueuedDecision")
-            .field("decision", &self.decision)
-            .field("end", &self.end)
-            .field("waited", &self.waited)
-            .finish_non_exhaustive()
-    }
-}
+shows!(['a] QueuedDecision<'a>, "QueuedDecision",
+    self: "decision" => self.decision, "end" => self.end, "waited" => self.waited);
 
 impl Overrides {
     fn create_queues(&mut self, kind: Kind, timers: &Timers) {

@@ -1,6 +1,5 @@
 //! What a decision is about, in borrowed text. No type of an HTTP library.
 
-use core::fmt;
 use core::net::IpAddr;
 
 /// What a rule limits. A request is judged by the rules of its kind.
@@ -263,16 +262,12 @@ impl<'a> Request<'a> {
     }
 }
 
-impl fmt::Debug for Request<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request")
-            .field("kind", &self.kind)
-            .field("method", &self.method)
-            .field("path", &self.path)
-            .field("host", &self.host)
-            .field("address", &self.address)
-            .field("tier", &self.tier)
-            .field("cost", &self.cost)
-            .finish_non_exhaustive()
-    }
-}
+shows!(['a] Request<'a>, "Request", self:
+    "kind" => self.kind,
+    "method" => self.method,
+    "path" => self.path,
+    "host" => self.host,
+    "address" => self.address,
+    "tier" => self.tier,
+    "cost" => self.cost
+);

@@ -1,6 +1,5 @@
 //! Waits until a time, by the timers of a policy.
 
-use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -60,10 +59,4 @@ impl Future for Sleep {
     }
 }
 
-impl fmt::Debug for Sleep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sleep")
-            .field("at", &self.at)
-            .finish_non_exhaustive()
-    }
-}
+shows!([] Sleep, "Sleep", self: "at" => self.at);

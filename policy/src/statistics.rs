@@ -3,7 +3,6 @@
 //! The counts are kept in shards. A thread counts in one shard, so threads seldom write to the same
 //! words. A sum over the shards is the result.
 
-use core::fmt;
 use core::hash::BuildHasher;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::hash::RandomState;
@@ -486,12 +485,8 @@ fn lock<T>(table: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl fmt::Debug for Statistics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Statistics")
-            .field("rules", &self.rules())
-            .field("without_rule", &self.without_rule())
-            .field("refused_paths", &self.refused_paths())
-            .finish_non_exhaustive()
-    }
-}
+shows!([] Statistics, "Statistics", self:
+    "rules" => self.rules(),
+    "without_rule" => self.without_rule(),
+    "refused_paths" => self.refused_paths()
+);

@@ -710,12 +710,7 @@ impl Store {
         limit: impl Fn(usize, usize) -> Option<usize>,
     ) -> Result<(), (usize, Denied)> {
         let denied_by = |table: usize, nth: usize, denied: Denied| {
-            if let Some(limit) = limit(table, nth) {
-                return self.first_denied(at, now, n, (limit, denied));
-            }
-            // A limit that only the policy after a change has.
-            let first = self.limit_at(table, 0).unwrap_or(0);
-            (first, Denied::Crowded { now, permits: n })
+            self.denied_by(at, (now, n), (table, limit(table, nth)), denied)
         };
         let shared = match shared.map(|table| (table, key(table))) {
             Some((table, KeyLimit::Several(key))) => Some((table, key)),
@@ -750,6 +745,25 @@ impl Store {
         if n == 0 {
             return Ok(());
         }
+        self.take_in_order((now, n), tell, (shared, &key), &limit)
+            .map_err(|(table, nth, denied)| denied_by(table, nth, denied))
+    }
+
+    /// Takes from all tables, and from the `shared` one last. Returns the table and the index of a
+    /// limit in it that denies after all.
+    #[inline(always)]
+    fn take_in_order<'t>(
+        &self,
+        (now, n): (Timestamp, u32),
+        tell: Tell<'_>,
+        (shared, key): (
+            Option<(usize, Key<&Several>)>,
+            impl Fn(usize) -> KeyLimit<'t>,
+        ),
+        limit: impl Fn(usize, usize) -> Option<usize>,
+    ) -> Result<(), (usize, usize, Denied)> {
+        let last = shared.map(|(table, _)| table);
+        let own = || (0..self.tables.len()).filter(|&table| Some(table) != last);
         let mut receipts = [const { Receipt::NONE }; MAX_LIMITS];
         let undo = |before: usize, receipts: [Receipt; MAX_LIMITS]| {
             for (table, receipt) in receipts.into_iter().enumerate().take(before).rev() {
@@ -763,7 +777,7 @@ impl Store {
                 Ok(receipt) => receipts[table] = receipt,
                 Err(denied) => {
                     undo(table, receipts);
-                    return Err(denied_by(table, 0, denied));
+                    return Err((table, 0, denied));
                 }
             }
         }
@@ -771,9 +785,25 @@ impl Store {
             && let Err(by) = tell.take_each(|nth| limit(table, nth), key, now, n)
         {
             undo(self.tables.len(), receipts);
-            return Err(denied_by(table, by.index, by.denied));
+            return Err((table, by.index, by.denied));
         }
         Ok(())
+    }
+
+    /// The denial by a limit of a table: by the limit of this store with this index, or by one that
+    /// only the policy after a change has.
+    fn denied_by(
+        &self,
+        at: Address,
+        (now, n): (Timestamp, u32),
+        (table, limit): (usize, Option<usize>),
+        denied: Denied,
+    ) -> (usize, Denied) {
+        if let Some(limit) = limit {
+            return self.first_denied(at, now, n, (limit, denied));
+        }
+        let first = self.limit_at(table, 0).unwrap_or(0);
+        (first, Denied::Crowded { now, permits: n })
     }
 
     /// The index of the table that several limits share, which is the last one.

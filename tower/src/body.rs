@@ -1,6 +1,5 @@
 //! Bodies of responses: with permits that return at their end, or prepared.
 
-use core::fmt;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 
@@ -94,13 +93,7 @@ where
     }
 }
 
-impl<B, P> fmt::Debug for LimitedBody<B, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimitedBody")
-            .field("holds_permits", &self.permits.is_some())
-            .finish_non_exhaustive()
-    }
-}
+shows!([B, P] LimitedBody<B, P>, "LimitedBody", self: "holds_permits" => self.permits.is_some());
 
 /// Which type of body the responses have. `B` is the body of the inner service, and `P` the permits
 /// of a request.

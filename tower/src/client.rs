@@ -269,11 +269,7 @@ impl<T: Timer> Drop for Sending<T> {
     }
 }
 
-impl<T: Timer> fmt::Debug for Sending<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sending").finish_non_exhaustive()
-    }
-}
+shows!([T: Timer] Sending<T>, "Sending");
 
 /// Builds [`ServerLimits`]. The settings hold for each server.
 #[must_use]
@@ -383,9 +379,4 @@ impl<T: Timer> ServerLimitsBuilder<T> {
     }
 }
 
-impl<T> fmt::Debug for ServerLimitsBuilder<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerLimitsBuilder")
-            .finish_non_exhaustive()
-    }
-}
+shows!([T] ServerLimitsBuilder<T>, "ServerLimitsBuilder");

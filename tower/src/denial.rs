@@ -11,7 +11,7 @@
 mod seconds;
 
 use core::any::Any;
-use core::fmt::{self, Write as _};
+use core::fmt::Write as _;
 use core::hash::BuildHasher;
 use core::time::Duration;
 use std::borrow::Cow;
@@ -818,12 +818,5 @@ fn period_text(period: Duration) -> String {
     }
 }
 
-impl fmt::Debug for DenialSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DenialSettings")
-            .field("body", &self.body)
-            .field("status", &self.status)
-            .field("headers", &self.headers)
-            .finish_non_exhaustive()
-    }
-}
+shows!([] DenialSettings, "DenialSettings",
+    self: "body" => self.body, "status" => self.status, "headers" => self.headers);

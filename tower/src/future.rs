@@ -1,6 +1,5 @@
 //! The future of a response.
 
-use core::fmt;
 use core::marker::PhantomData;
 use core::mem;
 use core::pin::Pin;
@@ -138,8 +137,4 @@ where
     }
 }
 
-impl<F, B, D: Decide, C, W> fmt::Debug for ResponseFuture<F, B, D, C, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+shows!([F, B, D: Decide, C, W] ResponseFuture<F, B, D, C, W>, "ResponseFuture");

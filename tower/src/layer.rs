@@ -1,6 +1,5 @@
 //! The layer, and its builder.
 
-use core::fmt;
 use core::marker::PhantomData;
 use core::net::IpAddr;
 use std::sync::Arc;
@@ -81,11 +80,7 @@ impl<S, D, C, W> Layer<S> for RateLimitLayer<D, C, W> {
     }
 }
 
-impl<D, C, W> fmt::Debug for RateLimitLayer<D, C, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer").finish_non_exhaustive()
-    }
-}
+shows!([D, C, W] RateLimitLayer<D, C, W>, "RateLimitLayer");
 
 /// Builds a [`RateLimitLayer`].
 #[must_use]
@@ -400,9 +395,4 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
     }
 }
 
-impl<D, C, W> fmt::Debug for RateLimitLayerBuilder<D, C, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayerBuilder")
-            .finish_non_exhaustive()
-    }
-}
+shows!([D, C, W] RateLimitLayerBuilder<D, C, W>, "RateLimitLayerBuilder");

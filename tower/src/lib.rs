@@ -117,6 +117,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
+#[macro_use]
+mod shows;
+
 #[cfg(feature = "bodies")]
 pub mod bodies;
 mod body;

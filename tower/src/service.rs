@@ -85,13 +85,7 @@ where
     }
 }
 
-impl<S: fmt::Debug, D, C, W> fmt::Debug for RateLimit<S, D, C, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
-    }
-}
+shows!([S: fmt::Debug, D, C, W] RateLimit<S, D, C, W>, "RateLimit", self: "inner" => self.inner);
 
 #[cfg(feature = "tonic")]
 impl<S: tonic::server::NamedService, D, C, W> tonic::server::NamedService

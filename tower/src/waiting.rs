@@ -245,11 +245,7 @@ impl<S, D, C, W> Layer<S> for WaitingLayer<D, C, W> {
     }
 }
 
-impl<D, C, W> fmt::Debug for WaitingLayer<D, C, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WaitingLayer").finish_non_exhaustive()
-    }
-}
+shows!([D, C, W] WaitingLayer<D, C, W>, "WaitingLayer");
 
 /// A service whose requests are limited, and can wait: the result of a [`WaitingLayer`].
 pub struct WaitingRateLimit<S, D, C = MonotonicClock, W = AnyBody> {
@@ -470,19 +466,10 @@ where
     }
 }
 
-impl<S, A, F, B, D: DecideOrWait, C, W> fmt::Debug for WaitingFuture<S, A, F, B, D, C, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WaitingFuture").finish_non_exhaustive()
-    }
-}
+shows!([S, A, F, B, D: DecideOrWait, C, W] WaitingFuture<S, A, F, B, D, C, W>, "WaitingFuture");
 
-impl<S: fmt::Debug, D, C, W> fmt::Debug for WaitingRateLimit<S, D, C, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WaitingRateLimit")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
-    }
-}
+shows!([S: fmt::Debug, D, C, W] WaitingRateLimit<S, D, C, W>, "WaitingRateLimit",
+    self: "inner" => self.inner);
 
 #[cfg(feature = "tonic")]
 impl<S: tonic::server::NamedService, D, C, W> tonic::server::NamedService

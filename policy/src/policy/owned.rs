@@ -337,10 +337,4 @@ impl<P: Deref<Target = Policy>> Deref for OwnedHold<P> {
     }
 }
 
-impl<P: Deref<Target = Policy>> fmt::Debug for OwnedHold<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedHold")
-            .field("decision", &self.decision)
-            .finish_non_exhaustive()
-    }
-}
+shows!([P: Deref<Target = Policy>] OwnedHold<P>, "OwnedHold", self: "decision" => self.decision);

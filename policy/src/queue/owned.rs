@@ -1,6 +1,5 @@
 //! Waits that own a pointer to their policy, so that a task can keep them.
 
-use core::fmt;
 use core::future::Future;
 use core::ops::Deref;
 use core::pin::Pin;
@@ -137,14 +136,8 @@ impl<P: Deref<Target = Policy>> Future for OwnedAcquiring<P> {
     }
 }
 
-impl<P: Deref<Target = Policy>> fmt::Debug for OwnedAcquiring<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedAcquiring")
-            .field("decision", &self.decision)
-            .field("waits", &self.wait.is_some())
-            .finish_non_exhaustive()
-    }
-}
+shows!([P: Deref<Target = Policy>] OwnedAcquiring<P>, "OwnedAcquiring",
+    self: "decision" => self.decision, "waits" => self.wait.is_some());
 
 /// A [`QueuedDecision`](crate::QueuedDecision) and a pointer to its policy: the result of an
 /// [`OwnedAcquiring`]. It has all methods of the [`OwnedDecision`].
@@ -198,12 +191,5 @@ impl<P: Deref<Target = Policy>> Deref for OwnedQueuedDecision<P> {
     }
 }
 
-impl<P: Deref<Target = Policy>> fmt::Debug for OwnedQueuedDecision<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedQueuedDecision")
-            .field("decision", &self.decision)
-            .field("end", &self.end)
-            .field("waited", &self.waited)
-            .finish_non_exhaustive()
-    }
-}
+shows!([P: Deref<Target = Policy>] OwnedQueuedDecision<P>, "OwnedQueuedDecision",
+    self: "decision" => self.decision, "end" => self.end, "waited" => self.waited);

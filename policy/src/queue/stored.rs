@@ -7,7 +7,6 @@
 //!                        ---> Asks: the store of the rule that decides, and those of shadow rules
 //! ```
 
-use core::fmt;
 use core::future::Future;
 use core::ops::Deref;
 
@@ -145,13 +144,7 @@ impl Asking<'_> {
     }
 }
 
-impl fmt::Debug for Asking<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Asking")
-            .field("decision", &self.decision)
-            .finish_non_exhaustive()
-    }
-}
+shows!(['a] Asking<'a>, "Asking", self: "decision" => self.decision);
 
 /// A [`StoredDecision`](crate::StoredDecision) and a pointer to its policy: the result of
 /// [`Asking::ask`]. It has all methods of the [`OwnedDecision`].
@@ -206,11 +199,5 @@ impl<P: Deref<Target = Policy>> Deref for OwnedStoredDecision<P> {
     }
 }
 
-impl<P: Deref<Target = Policy>> fmt::Debug for OwnedStoredDecision<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedStoredDecision")
-            .field("decision", &self.decision)
-            .field("in_store", &self.in_store())
-            .finish_non_exhaustive()
-    }
-}
+shows!([P: Deref<Target = Policy>] OwnedStoredDecision<P>, "OwnedStoredDecision",
+    self: "decision" => self.decision, "in_store" => self.in_store());

@@ -103,12 +103,8 @@ where
     }
 }
 
-impl<B: fmt::Debug, F> fmt::Debug for PacedBody<B, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PacedBody")
-            .field("inner", &self.inner)
-            .field("is_limited", &self.flow.is_some())
-            .field("waiting_bytes", &self.rest.len())
-            .finish_non_exhaustive()
-    }
-}
+shows!([B: fmt::Debug, F] PacedBody<B, F>, "PacedBody", self:
+    "inner" => self.inner,
+    "is_limited" => self.flow.is_some(),
+    "waiting_bytes" => self.rest.len()
+);

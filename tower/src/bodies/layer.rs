@@ -84,11 +84,7 @@ impl<S, I, E> Layer<S> for BodyLimitLayer<I, E> {
     }
 }
 
-impl<I, E> fmt::Debug for BodyLimitLayer<I, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BodyLimitLayer").finish_non_exhaustive()
-    }
-}
+shows!([I, E] BodyLimitLayer<I, E>, "BodyLimitLayer");
 
 /// Builds a [`BodyLimitLayer`].
 #[must_use]
@@ -164,12 +160,7 @@ impl<I: LimitBytes, E: LimitBytes> BodyLimitLayerBuilder<I, E> {
     }
 }
 
-impl<I, E> fmt::Debug for BodyLimitLayerBuilder<I, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BodyLimitLayerBuilder")
-            .finish_non_exhaustive()
-    }
-}
+shows!([I, E] BodyLimitLayerBuilder<I, E>, "BodyLimitLayerBuilder");
 
 /// A service whose bodies are limited: the result of a [`BodyLimitLayer`].
 ///
@@ -247,13 +238,7 @@ where
     }
 }
 
-impl<S: fmt::Debug, I, E> fmt::Debug for BodyLimit<S, I, E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BodyLimit")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
-    }
-}
+shows!([S: fmt::Debug, I, E] BodyLimit<S, I, E>, "BodyLimit", self: "inner" => self.inner);
 
 pin_project! {
     /// The future of a response: the result of calling a [`BodyLimit`].
@@ -293,11 +278,7 @@ where
     }
 }
 
-impl<F, G> fmt::Debug for BodyLimitFuture<F, G> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BodyLimitFuture").finish_non_exhaustive()
-    }
-}
+shows!([F, G] BodyLimitFuture<F, G>, "BodyLimitFuture");
 
 #[cfg(feature = "tonic")]
 impl<S: tonic::server::NamedService, I, E> tonic::server::NamedService for BodyLimit<S, I, E> {

@@ -10,7 +10,6 @@
 //! Invariant: bytes pass only by a grant of the policy that is in force when the piece is asked
 //! for, for at least as many permits.
 
-use core::fmt;
 use core::future::Future;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, ready};
@@ -200,14 +199,8 @@ impl<P: PolicyHandle> Flow for PolicyFlow<P> {
     }
 }
 
-impl<P> fmt::Debug for PolicyFlow<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PolicyFlow")
-            .field("kind", &self.asked.kind)
-            .field("waits", &!matches!(self.wait, Wait::None))
-            .finish_non_exhaustive()
-    }
-}
+shows!([P] PolicyFlow<P>, "PolicyFlow",
+    self: "kind" => self.asked.kind, "waits" => !matches!(self.wait, Wait::None));
 
 /// Asks the rules about a body, without taking. Returns the length of its pieces; `None` if it is
 /// not limited. `deny` makes the denial if no wait helps.

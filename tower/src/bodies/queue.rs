@@ -1,6 +1,5 @@
 //! Limits of bytes in code: a queue of permits for all bodies, or for those with the same key.
 
-use core::fmt;
 use core::future::Future;
 use core::hash::Hash;
 use core::pin::Pin;
@@ -148,13 +147,7 @@ impl<Q: Waits> Flow for QueueFlow<Q> {
     }
 }
 
-impl<Q: Waits> fmt::Debug for QueueFlow<Q> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QueueFlow")
-            .field("waits", &self.wait.is_some())
-            .finish_non_exhaustive()
-    }
-}
+shows!([Q: Waits] QueueFlow<Q>, "QueueFlow", self: "waits" => self.wait.is_some());
 
 /// All bodies share the permits of the queue.
 ///
@@ -258,8 +251,4 @@ where
     }
 }
 
-impl<Q, F> fmt::Debug for BytesByKey<Q, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BytesByKey").finish_non_exhaustive()
-    }
-}
+shows!([Q, F] BytesByKey<Q, F>, "BytesByKey");

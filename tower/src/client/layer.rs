@@ -43,11 +43,7 @@ impl<T: Timer> Clone for ClientLayer<T> {
     }
 }
 
-impl<T: Timer> fmt::Debug for ClientLayer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientLayer").finish_non_exhaustive()
-    }
-}
+shows!([T: Timer] ClientLayer<T>, "ClientLayer");
 
 impl<S, T: Timer> Layer<S> for ClientLayer<T> {
     type Service = ClientService<S, T>;

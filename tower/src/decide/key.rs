@@ -1,6 +1,5 @@
 //! Requests judged by a limiter for each key, in code.
 
-use core::fmt;
 use core::net::IpAddr;
 
 use portcullis_core::keyed::{
@@ -220,8 +219,4 @@ where
     }
 }
 
-impl<R, F> fmt::Debug for ByKey<R, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ByKey").finish_non_exhaustive()
-    }
-}
+shows!([R, F] ByKey<R, F>, "ByKey");

@@ -1,6 +1,5 @@
 //! Requests judged by a limiter in code.
 
-use core::fmt;
 use core::ops::Deref;
 use std::sync::Arc;
 
@@ -198,8 +197,4 @@ where
     }
 }
 
-impl<L> fmt::Debug for ByLimiter<L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ByLimiter").finish_non_exhaustive()
-    }
-}
+shows!([L] ByLimiter<L>, "ByLimiter");

@@ -8,7 +8,6 @@ mod replies;
 #[cfg(feature = "queue")]
 mod waiting;
 
-use core::fmt;
 use core::ops::Deref;
 use std::sync::Arc;
 
@@ -351,10 +350,4 @@ fn kept<P: Deref<Target = Policy>>(decision: OwnedDecision<P>) -> Option<OwnedDe
     holds.then_some(decision)
 }
 
-impl<P> fmt::Debug for ByPolicy<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ByPolicy")
-            .field("kind", &self.kind)
-            .finish_non_exhaustive()
-    }
-}
+shows!([P] ByPolicy<P>, "ByPolicy", self: "kind" => self.kind);

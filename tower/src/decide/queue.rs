@@ -1,6 +1,5 @@
 //! Requests that wait in the queues of limiters in code.
 
-use core::fmt;
 use core::hash::Hash;
 use core::ops::Deref;
 use std::sync::Arc;
@@ -244,8 +243,4 @@ where
     }
 }
 
-impl<Q, F> fmt::Debug for ByKeyedQueue<Q, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ByKeyedQueue").finish_non_exhaustive()
-    }
-}
+shows!([Q, F] ByKeyedQueue<Q, F>, "ByKeyedQueue");
