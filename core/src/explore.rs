@@ -12,6 +12,7 @@ use core::ptr;
 use std::thread_local;
 
 pub mod atomic;
+pub mod steps;
 
 /// What happens during the first call of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,4 +4,4 @@
 //! pre-empted. What follows is how the tests plan that.
 
 #[cfg(portcullis_explore)]
-pub use portcullis_core::explore::{Plan, run, whole};
+pub use portcullis_core::explore::{Plan, atomic, run, steps, whole};

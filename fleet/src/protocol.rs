@@ -17,7 +17,9 @@
 //! - *send*: one exchange at a time. It names all leases that are used, and all that are releasing.
 //! - *answer*: only that of the exchange in flight counts. It arrives at some time after the store
 //!   decided, so the end counts from before the decision. A grant whose end has passed meanwhile is
-//!   not used, but released. A lease that ended while its renewal was on the way is used again.
+//!   not used, but released. A lease that ended while its renewal was on the way is used again; but
+//!   not if the store holds off, which may have forgotten that it leased the partition since: then
+//!   it is released.
 //! - *again*: in a fair pool, an answer may tell of free partitions to which the member is entitled
 //!   only now. Then it asks for them at once, and after that answer as usual.
 //! - *time*: a lease is no longer used from its end on.
@@ -580,8 +582,14 @@ impl Protocol {
         }
         for &held in &answer.renewed {
             let is_used = self.used.iter().any(|lease| lease.held == held);
-            if !is_used && !self.releasing.contains(&held) {
+            if is_used || self.releasing.contains(&held) {
+                continue;
+            }
+            if answer.hold_off.is_none() {
                 self.take(held, ends);
+            } else {
+                // The store may have forgotten to whom it leased the partition since the end.
+                self.releasing.push(held);
             }
         }
     }

@@ -191,6 +191,27 @@ fn a_renewal_moves_the_end_on_unless_the_new_end_has_passed() {
     assert_eq!(released.release, request.renew);
 }
 
+/// A store that has forgotten its leases believes a claim that was on its way when the lease ended,
+/// although it had leased the partition to another member since.
+#[test]
+fn a_lease_that_has_ended_is_not_used_again_by_the_word_of_a_store_that_has_forgotten() {
+    let mut table = LeaseTable::new();
+    let (mut member, exchange, request) = asking(1);
+    let first = table.exchange(&request, at(1_000));
+    answer(&mut member, exchange, &first, 1_010);
+    // It is stopped after it has sent its renewal, beyond the end of its lease.
+    let (exchange, renewal) = member.on(ProtocolEvent::Wake, at(14_500)).send.unwrap();
+    let partition = first.granted[0].partition;
+    let other = table.exchange(&ask(2, vec![partition]), at(16_000));
+    assert_eq!(other.granted.len(), 1, "another member uses it");
+    table.forget(at(16_100));
+    let late = table.exchange(&renewal, at(16_200));
+    assert_eq!(late.renewed, first.granted, "the store knows no better");
+    let actions = answer(&mut member, exchange, &late, 16_210);
+    assert_eq!(actions.share, Some(MemberShare::NONE));
+    assert_eq!(actions.send.unwrap().1.release, first.granted);
+}
+
 /// What the member has given up meanwhile, it does not use again.
 #[test]
 fn a_renewal_of_what_is_being_released_changes_nothing() {

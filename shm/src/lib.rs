@@ -61,90 +61,90 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
-// Under loom, the algorithms that need a model are all there is.
-#[cfg(not(portcullis_loom))]
-#[expect(unreachable_pub, reason = "loom's models use it")]
+// Under loom and the explorer, the algorithms that need a model are all there is.
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
+#[expect(unreachable_pub, reason = "the models use it")]
 mod deaths;
-#[cfg(portcullis_loom)]
+#[cfg(any(portcullis_loom, portcullis_explore))]
 pub mod deaths;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod description;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod error;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod fault;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod following;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod futex;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod header;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod latest;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod mapping;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod member;
-#[cfg(not(portcullis_loom))]
-#[expect(unreachable_pub, reason = "loom's models use it")]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
+#[expect(unreachable_pub, reason = "the models use it")]
 mod owned_lock;
-#[cfg(portcullis_loom)]
+#[cfg(any(portcullis_loom, portcullis_explore))]
 pub mod owned_lock;
-#[cfg(not(portcullis_loom))]
-#[expect(unreachable_pub, reason = "loom's models use it")]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
+#[expect(unreachable_pub, reason = "the models use it")]
 mod pool_slots;
-#[cfg(portcullis_loom)]
+#[cfg(any(portcullis_loom, portcullis_explore))]
 pub mod pool_slots;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod process;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod shared_concurrency;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod shared_file;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod shared_lease_pool;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod shared_limiter;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod shared_records;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod shared_stripes;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod shared_table;
-#[cfg(not(portcullis_loom))]
-#[expect(unreachable_pub, reason = "loom's models use it")]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
+#[expect(unreachable_pub, reason = "the models use it")]
 mod slots;
-#[cfg(portcullis_loom)]
+#[cfg(any(portcullis_loom, portcullis_explore))]
 pub mod slots;
-#[cfg(not(portcullis_loom))]
-#[expect(unreachable_pub, reason = "loom's models use it")]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
+#[expect(unreachable_pub, reason = "the models use it")]
 mod stripes;
-#[cfg(portcullis_loom)]
+#[cfg(any(portcullis_loom, portcullis_explore))]
 pub mod stripes;
 mod sync;
-#[cfg(not(portcullis_loom))]
-#[expect(unreachable_pub, reason = "loom's models use it")]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
+#[expect(unreachable_pub, reason = "the models use it")]
 mod versions;
-#[cfg(portcullis_loom)]
+#[cfg(any(portcullis_loom, portcullis_explore))]
 pub mod versions;
 
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 pub use description::{Description, FileKind};
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 pub use error::OpenError;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 pub use mapping::MappedLines;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 pub use shared_concurrency::{Ended, SharedConcurrency, SharedLease};
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 pub use shared_file::SharedFile;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 pub use shared_lease_pool::SharedLeasePool;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 pub use shared_limiter::{Shareable, SharedLimiter};
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 pub use shared_records::{LockedRecords, Record, RecordsError, SharedRecords};
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 pub use shared_stripes::SharedStripes;
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 pub use shared_table::{SharedKeyed, SharedTable};

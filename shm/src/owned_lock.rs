@@ -25,7 +25,7 @@
 //! guards. Then the word has another generation, and the exchange of the one that had asked fails;
 //! unless 1,048,576 processes joined meanwhile.
 
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 use core::time::Duration;
 
 use crate::sync::AtomicU32;
@@ -52,7 +52,7 @@ impl Owner {
 }
 
 /// For how long a waiter sleeps at most. It then looks whether the owner is alive.
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 const SLEEP: Duration = Duration::from_millis(10);
 
 /// What a process that finds the lock taken can do.
@@ -120,14 +120,14 @@ pub fn inherit(word: &AtomicU32, me: Owner) -> bool {
 }
 
 /// How a process waits for the lock of a file.
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 #[derive(Debug)]
 pub(crate) struct InFile<'a> {
     pub(crate) file: &'a std::fs::File,
     pub(crate) until: std::time::Instant,
 }
 
-#[cfg(not(portcullis_loom))]
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 impl Waiting for InFile<'_> {
     fn is_alive(&self, owner: Owner) -> bool {
         crate::member::is_alive(self.file, owner.number())

@@ -57,7 +57,11 @@ pub const NEVER: u64 = u64::MAX >> MILLIS_AT;
 /// The end of a lease that has ended.
 const ENDED: u64 = 0;
 /// How often an exchange that other calls overtake is repeated.
-const ATTEMPTS: usize = if cfg!(portcullis_loom) { 3 } else { 16 };
+const ATTEMPTS: usize = if cfg!(any(portcullis_loom, portcullis_explore)) {
+    3
+} else {
+    16
+};
 
 /// A slot, as it lies in a file.
 #[derive(Debug)]
@@ -132,7 +136,7 @@ impl End {
 
 impl Slot {
     /// A slot that was never used.
-    #[cfg(portcullis_loom)]
+    #[cfg(any(portcullis_loom, portcullis_explore))]
     pub fn new() -> Self {
         Self {
             state: AtomicU64::new(0),

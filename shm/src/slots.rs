@@ -119,7 +119,7 @@ impl Limits {
     }
 
     /// As [`first`](Self::first).
-    #[cfg(portcullis_loom)]
+    #[cfg(any(portcullis_loom, portcullis_explore))]
     pub fn new(limit: u64) -> Self {
         let [word, ..] = Self::first(limit, 0);
         Self {

@@ -45,7 +45,11 @@ const LEAST_ROOM: u64 = 8;
 /// All stripes together have at most one of so many parts of the burst.
 const PARTS: u64 = 128;
 /// The rest has so many times the room of all stripes, if a stripe draws.
-const PLENTY: u32 = if cfg!(portcullis_loom) { 1 } else { 4 };
+const PLENTY: u32 = if cfg!(any(portcullis_loom, portcullis_explore)) {
+    1
+} else {
+    4
+};
 
 /// A stripe, on cache lines of its own.
 #[derive(Debug)]
@@ -56,7 +60,7 @@ pub struct Stripe {
 
 impl Stripe {
     /// An empty stripe.
-    #[cfg(portcullis_loom)]
+    #[cfg(any(portcullis_loom, portcullis_explore))]
     pub fn new() -> Self {
         Self {
             word: AtomicU64::new(0),

@@ -159,7 +159,11 @@ pub fn newest(versions: &[Version]) -> Newest {
 }
 
 /// How often the stamps are looked at while they change.
-const LOOKS: usize = if cfg!(portcullis_loom) { 2 } else { 64 };
+const LOOKS: usize = if cfg!(any(portcullis_loom, portcullis_explore)) {
+    2
+} else {
+    64
+};
 
 fn newest_of(stamps: &(impl ExactSizeIterator<Item = u64> + Clone)) -> Newest {
     let count = stamps.len() as u64;
@@ -281,7 +285,7 @@ impl Version {
     }
 
     /// A version that is in force and has the number 1, and one that was never used.
-    #[cfg(portcullis_loom)]
+    #[cfg(any(portcullis_loom, portcullis_explore))]
     pub fn pair(state: u64) -> [Self; 2] {
         [(0, 0), (state, stamp(1, IN_FORCE))].map(|(state, stamp)| Self {
             state: StateWord::new(state),

@@ -233,7 +233,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "explore",
-        about: "the core pre-empted at every atomic access and at every instruction, and late refunds, compared with every order and with exact arithmetic",
+        about: "the core pre-empted at every atomic access and at every instruction, and late refunds, compared with every order and with exact arithmetic; every run of processes that share memory, die and are replaced",
         needs: None,
         beside: false,
         run: explore,
@@ -352,7 +352,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "soak",
-        about: "the property tests with 10^9 operations, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions; 10^8 pre-empted calls, and random traces for half an hour; a million random paths, files of policies, and sequences of decisions; a policy that changes twice a second for a minute; 10 million forged keys; a million random header fields; an HTTP service under load, beside nginx; 100,000 simulated fleets",
+        about: "the property tests with 10^9 operations, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions; 10^8 pre-empted calls, and random traces for half an hour; longer searches of the algorithms in shared memory and of small fleets; a million random paths, files of policies, and sequences of decisions; a policy that changes twice a second for a minute; 10 million forged keys; a million random header fields; an HTTP service under load, beside nginx; 100,000 simulated fleets",
         needs: None,
         beside: false,
         run: soak,
@@ -559,6 +559,8 @@ fn explorer(context: &Context) -> Command {
         "every_access",
         "--test",
         "keyed_list",
+        "--test",
+        "shared_memory",
         "--test",
         "striped_bucket",
         "--test",

@@ -10,10 +10,10 @@ use crate::plan::{MILLI, Plan, Restart};
 use crate::world::{Outcome, Process};
 
 /// The limiters count time in whole ticks, and so may admit a tick early, in nanoseconds.
-const TICK: i128 = 10_000;
+pub(crate) const TICK: i128 = 10_000;
 
 /// A permit, in the units of the bound.
-const PERMIT: i128 = 1_000_000_000 * 1_000_000_000;
+pub(crate) const PERMIT: i128 = 1_000_000_000 * 1_000_000_000;
 
 pub(crate) struct Checks {
     partitions: u32,

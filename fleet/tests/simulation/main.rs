@@ -13,6 +13,7 @@
 
 mod checks;
 mod clock;
+mod exhaustive;
 mod plan;
 mod random;
 mod world;

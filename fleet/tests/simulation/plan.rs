@@ -261,7 +261,7 @@ impl Plan {
 
 /// The drift at which a member that is slow, and a store that is fast by as much, use up the
 /// margin: `lease - margin` of the member is as long as `lease` of the store.
-fn largest_drift(pool: &Pool) -> i64 {
+pub(crate) fn largest_drift(pool: &Pool) -> i64 {
     let (lease, margin) = (pool.lease().as_nanos(), pool.margin().as_nanos());
     (margin * 1_000_000_000 / (2 * lease - margin)) as i64
 }
