@@ -61,13 +61,8 @@ use std::boxed::Box;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
-#[cfg(any(doc, feature = "std"))]
 use crate::keyed::key::{Keys, QueueKeys};
 use crate::keyed::line::{Claims, Found, Held, Width};
-#[cfg(all(
-    feature = "std",
-    not(all(target_family = "wasm", target_os = "unknown"))
-))]
 use crate::keyed::table::{ATTEMPTS, Table};
 use crate::limiter::Idle;
 use crate::limiter::denied::{Denied, Retry};
@@ -81,8 +76,7 @@ use crate::word::KeyedWord;
 
 /// The rules of the limiters in a [`Keyed`] table: their state is one word per key. Sealed.
 ///
-/// Implemented by [`TokenBucketRules`],
-/// [`FixedWindowRules`] and [`ConcurrencyRules`].
+/// Implemented by [`TokenBucketRules`], [`FixedWindowRules`] and [`ConcurrencyRules`].
 ///
 /// ```
 /// use portcullis_core::Rate;

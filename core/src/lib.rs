@@ -110,7 +110,7 @@
 //! # Features
 //!
 //! - `std`: [`MonotonicClock`] and [`CoarseClock`]; `for_keys` and `owned_key` of tables, and
-//!   [`RandomSeed`](keyed::RandomSeed); limiters behind `Arc` and `Box`.
+//!   `RandomSeed`; limiters behind `Arc` and `Box`.
 //! - `tsc`: [`TscClock`]. Enables `std`. Needs Rust 1.87; everything else needs Rust 1.85.
 //! - `defmt`: implements `defmt::Format` for errors and outcomes.
 //! - `portable-atomic`: supports targets without compare-exchange, such as the Cortex-M0, through

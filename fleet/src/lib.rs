@@ -32,7 +32,6 @@
 //!
 //! Both need a runtime of tokio.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 // Under loom, the algorithm that needs a model is all there is.

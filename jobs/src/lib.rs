@@ -66,7 +66,6 @@
 //! | observe and steer a run | [`Handle`], [`Progress`], [`Event`], [`Report`], [`RunEnd`] |
 //! | name the queues that jobs take permits from | [`Permits`] |
 #![cfg_attr(docsrs, feature(doc_cfg))]
-
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 mod jobs;

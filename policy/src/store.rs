@@ -489,7 +489,9 @@ impl Store {
         match how {
             How::Explain(explanation) => self.take_explained(at, now, n, explanation),
             How::Hold(held) => self.take_held(at, now, n, held),
-            _ => self.take(at, now, n),
+            How::Take => self.take(at, now, n),
+            #[cfg(feature = "queue")]
+            How::OrWait(_) => self.take(at, now, n),
         }
     }
 

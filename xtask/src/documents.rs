@@ -123,23 +123,26 @@ fn documentation(lines: &[&str], item: usize) -> String {
 /// The text of the files that name the public items of a library: its root, and the public modules
 /// of it.
 fn named(src: &Path) -> String {
-    let head = fs::read_to_string(src.join("lib.rs")).unwrap_or_default();
-    let modules = head.lines().filter_map(|line| {
-        let name = line.strip_prefix("pub mod ")?.strip_suffix(';')?;
-        fs::read_to_string(src.join(name).with_extension("rs")).ok()
-    });
-    let modules: Vec<_> = modules.collect();
-    let names = modules.iter().flat_map(|module| {
-        let uses = module
-            .split(';')
-            .filter_map(|one| one.split_once("pub use "));
-        let traits = module
-            .lines()
-            .filter_map(|line| line.split_once("pub trait "));
-        uses.chain(traits).map(|(_, names)| names)
-    });
-    let names: Vec<_> = names.collect();
-    head + &names.join(" ")
+    let mut names = fs::read_to_string(src.join("lib.rs")).unwrap_or_default();
+    let head = names.clone();
+    let modules = head.lines().zip(head.lines().skip(1));
+    for (_, line) in modules.filter(|(before, _)| !before.contains("portcullis_")) {
+        let name = line
+            .strip_prefix("pub mod ")
+            .and_then(|name| name.strip_suffix(';'));
+        let Some(name) = name else { continue };
+        let module = fs::read_to_string(src.join(name).with_extension("rs"));
+        let module = module.unwrap_or_default();
+        for one in module.split(';') {
+            names += one.split_once("pub use ").map_or("", |(_, uses)| uses);
+        }
+        for line in module.lines() {
+            let name = line.strip_prefix("pub trait ").unwrap_or_default();
+            names += name.split([':', '<', ' ']).next().unwrap_or_default();
+            names.push(' ');
+        }
+    }
+    names
 }
 
 /// A method without a default may be added to a sealed trait, and a trait that users implement has

@@ -1,9 +1,8 @@
 //! Checks which modules a module imports from.
 //!
 //! A name is imported from the module that defines it, and not from the root of the crate: so a
-//! reader of a module sees what it builds on, and the arrows between modules point one way.
-//! [`FROM_THE_ROOT`] names the crates in which this does not hold yet. Modules do not import from
-//! each other in a circle, except for the circles that [`CIRCLES`] lists.
+//! reader of a module sees what it builds on, and the arrows between modules point one way. Modules
+//! do not import from each other in a circle, except for the circles that [`CIRCLES`] lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,9 +11,6 @@ use std::path::Path;
 use crate::manifest;
 use crate::rust_text::{self, is_part, words};
 use crate::sources;
-
-/// The crates whose modules still import from the root. The list may only shrink.
-const FROM_THE_ROOT: [&str; 1] = ["core"];
 
 /// The list of known circles, which may only shrink: a line for each, with its crate and its
 /// modules.
@@ -39,14 +35,7 @@ pub(crate) fn check(root: &Path, bless: bool) -> Result<Vec<String>, String> {
         of.0.insert(source.module, module);
     }
     for (folder, of) in crates {
-        let from_the_root = of.imports_from_the_root();
-        if !FROM_THE_ROOT.contains(&folder.as_str()) {
-            wrong.extend(from_the_root);
-        } else if from_the_root.is_empty() {
-            wrong.push(format!(
-                "{folder} imports nothing from its root: remove it from `FROM_THE_ROOT`"
-            ));
-        }
+        wrong.extend(of.imports_from_the_root());
         let names = of.circles().into_iter();
         circles.extend(names.map(|names| (folder.clone(), names)));
     }

@@ -11,7 +11,6 @@ use crate::command::{self, Check};
 use crate::context::Context;
 use crate::package;
 use crate::programs;
-use crate::setup::{self, Part};
 
 /// The variable that names a revision to compare with.
 const BASELINE: &str = "PORTCULLIS_BASELINE";
@@ -19,8 +18,7 @@ const BASELINE: &str = "PORTCULLIS_BASELINE";
 /// The program, and the folder below `target` into which Cargo installs it.
 const PROGRAM: &str = "cargo-semver-checks";
 
-pub(crate) const MISSING: &str =
-    "missing: cargo-semver-checks (cargo install cargo-semver-checks --locked)";
+const MISSING: &str = "missing: cargo-semver-checks (cargo install cargo-semver-checks --locked)";
 
 /// Returns the program: as installed below `target`, or as Cargo finds it.
 fn program(context: &Context) -> Option<PathBuf> {
@@ -36,12 +34,12 @@ fn installed(context: &Context) -> PathBuf {
     context.target_dir(PROGRAM)
 }
 
-pub(crate) fn is_there(context: &Context) -> bool {
+fn is_there(context: &Context) -> bool {
     program(context).is_some()
 }
 
 /// Installs the newest version: it must know the output of the present compiler.
-pub(crate) fn install(context: &Context) -> bool {
+fn install(context: &Context) -> bool {
     let mut cargo = context.cargo();
     cargo.args(["install", "--quiet", "--debug", "--locked", PROGRAM]);
     programs::succeeds(cargo.arg("--root").arg(installed(context)))
@@ -54,7 +52,9 @@ pub(crate) fn check(context: &Context) -> Check {
         ));
     };
     // Without a release, nothing is installed.
-    setup::ensure(context, Part::SemverChecks)?;
+    if !is_there(context) && !install(context) {
+        return Err(MISSING.to_owned());
+    }
     let program = program(context).ok_or(MISSING)?;
     let mut command = Command::new(program);
     command.current_dir(&context.root).arg("semver-checks");

@@ -1,8 +1,8 @@
 //! Provides the tools that the steps need and that a fresh machine may lack.
 //!
 //! It tries these in order: the tool as installed, in the default toolchain or in Debian's
-//! packages; for some programs, Cargo or pip; installation of Debian's packages. It never asks for a
-//! password.
+//! packages; for some programs, Cargo or pip; installation of Debian's packages. It never asks for
+//! a password.
 
 use std::env;
 use std::fs;
@@ -15,7 +15,6 @@ use crate::debian;
 use crate::nightly::Nightly;
 use crate::oldest_rust;
 use crate::programs::{is_quiet_success, output, printed, succeeds};
-use crate::semver;
 use crate::servers::Server;
 use crate::targets::{BOARDS, TARGETS};
 
@@ -40,8 +39,6 @@ pub(crate) enum Part {
     Server(Server),
     /// A nightly toolchain.
     Nightly(Nightly),
-    /// A program that compares the interfaces of two versions.
-    SemverChecks,
 }
 
 impl Part {
@@ -67,7 +64,6 @@ impl Part {
             Self::Book => "missing: mdBook (cargo install mdbook, or pip for Python 3)",
             Self::Server(server) => server.missing(),
             Self::Nightly(nightly) => nightly.missing(),
-            Self::SemverChecks => semver::MISSING,
             Self::X86 => "missing: an x86_64 processor; this step reads only x86_64 machine code",
         }
     }
@@ -86,7 +82,7 @@ impl Part {
                 "qemu-system-arm",
                 "qemu-system-misc",
             ],
-            Self::X86 | Self::Nightly(_) | Self::SemverChecks => return None,
+            Self::X86 | Self::Nightly(_) => return None,
             Self::OldestRust => &[oldest_rust::LLVM],
             Self::Callgrind => &["valgrind"],
             Self::Book => &["python3-pip"],
@@ -101,7 +97,6 @@ pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
     let there = || is_there(context, part) || is_there_in_debian(context, part);
     let other = || match part {
         Part::Callgrind => install_runner(context),
-        Part::SemverChecks => semver::install(context),
         Part::Book => book::install(context),
         _ => false,
     };
@@ -151,7 +146,6 @@ pub(crate) fn is_there(context: &Context, part: Part) -> bool {
         Part::Book => book::program(context).is_some(),
         Part::Server(server) => server.program(context).is_some(),
         Part::Nightly(nightly) => nightly.is_there(context),
-        Part::SemverChecks => semver::is_there(context),
     }
 }
 
@@ -176,8 +170,7 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
         | Part::Callgrind
         | Part::Book
         | Part::Server(_)
-        | Part::Nightly(_)
-        | Part::SemverChecks => false,
+        | Part::Nightly(_) => false,
     }
 }
 

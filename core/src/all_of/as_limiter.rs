@@ -164,9 +164,12 @@ impl<T: Limits> Limiter for AllOf<T> {
 /// asked.
 #[inline(always)]
 fn kept_by(keep: Option<&mut dyn FnMut() -> bool>) -> impl FnOnce() -> Result<(), Stop> {
-    || match keep.is_none_or(|keep| keep()) {
-        true => Ok(()),
-        false => Err(Stop::Undone),
+    || {
+        if keep.is_none_or(|keep| keep()) {
+            Ok(())
+        } else {
+            Err(Stop::Undone)
+        }
     }
 }
 

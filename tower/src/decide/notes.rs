@@ -9,6 +9,7 @@ use crate::fields::Quota;
 /// What a decision notes besides its result: the limits that the response states, and the
 /// instruments that measure the request.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Notes {
     /// The limits, if the response states them.
     #[cfg(feature = "fields")]
