@@ -197,7 +197,14 @@ impl<T: Limits> AllOf<T> {
     /// ```
     #[inline]
     pub fn into_lease_at(self, now: Timestamp, n: u32) -> Result<AllLease<T>, DeniedBy> {
-        self.request(now, n, How::Take, None)
+        let request = Request::<_, false, true> {
+            when: When::At(now),
+            n,
+            how: How::Take,
+            kept: None,
+            whole: &self.limits,
+        };
+        request
             .grant(|| Ok(()))
             .map_err(|stop| stop.denial(now, n))?;
         Ok(AllLease {
@@ -997,24 +1004,19 @@ impl<T: Limits + ?Sized, const DISTINCT: bool, const PLAIN: bool> Request<'_, T,
     }
 }
 
-impl<T: Limits> Request<'_, T, false, false> {
+impl<T: Limits, const PLAIN: bool> Request<'_, T, false, PLAIN> {
     /// Takes from all limits, and then calls `rest`.
     #[inline(always)]
     fn grant(self, rest: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
-        let Self {
-            when,
-            n,
-            how,
-            kept,
-            whole,
-        } = self;
+        let (when, kept) = (self.when(), self.kept);
+        let Self { n, how, whole, .. } = self;
         if !whole.are_distinct() {
             return match when {
                 When::At(now) => grant_named_twice(now, n, how, whole, rest),
                 When::Within(at) => grant_named_twice_within(at, n, how, whole, rest),
             };
         }
-        Request::<_, true, false> {
+        Request::<_, true, PLAIN> {
             when,
             n,
             how,

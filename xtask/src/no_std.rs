@@ -5,6 +5,8 @@
 //! instantiates it. For WebAssembly only the core is built, because the example's dev-dependencies
 //! need `std`.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::command::{self, Check};
 use crate::context::Context;
 use crate::hot_paths::HOT_PATHS;
@@ -79,9 +81,9 @@ fn faults(assembly: &str) -> Vec<String> {
         .iter()
         .filter(|hot| !is_defined(hot.name))
         .map(|hot| format!("{} is missing", hot.name));
-    let instructions = assembly
-        .lines()
-        .filter(|line| line.starts_with('\t') && !line.starts_with("\t."));
+    let instructions = reachable(assembly)
+        .into_iter()
+        .filter(|line| !line.starts_with("\t."));
     let forbidden = instructions.filter(|line| {
         // Emulated atomics, and divisions by an instruction or by a helper function.
         let mnemonic = line.trim_start();
@@ -93,6 +95,61 @@ fn faults(assembly: &str) -> Vec<String> {
     missing
         .chain(forbidden.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")))
         .collect()
+}
+
+/// The lines of the hot paths, and of the functions and tables that they name, and so on. The file
+/// also has functions that were compiled for code which was then removed.
+fn reachable(assembly: &str) -> Vec<&str> {
+    let (mut parts, mut current, mut is_code) = (BTreeMap::<&str, Vec<&str>>::new(), "", true);
+    for line in assembly.lines() {
+        if let Some(section) = line.trim_start().strip_prefix(".section") {
+            is_code = section.contains(".text");
+        } else if let Some((name, other)) = alias(line) {
+            parts.entry(name).or_default().push(other);
+        } else if let Some(label) = line.strip_suffix(':') {
+            // A label in code is one of the function that it is in.
+            if !(is_code && label.starts_with(".L")) {
+                current = label;
+            }
+        } else if line.starts_with('\t') && names_others(line) {
+            parts.entry(current).or_default().push(line);
+        }
+    }
+    let mut seen = BTreeSet::new();
+    let mut next: Vec<_> = HOT_PATHS.iter().map(|hot| hot.name).collect();
+    let mut lines = Vec::new();
+    while let Some(name) = next.pop() {
+        let Some(body) = parts.get(name).filter(|_| seen.insert(name)) else {
+            continue;
+        };
+        for &line in body {
+            let is_part = |c: char| c.is_alphanumeric() || "_$.".contains(c);
+            next.extend(
+                line.split(|c: char| !is_part(c))
+                    .filter(|word| !word.is_empty()),
+            );
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+/// Whether the line is an instruction or an address in a table. Other directives also name the
+/// function that follows.
+fn names_others(line: &str) -> bool {
+    let sizes = ["long", "word", "4byte", "quad", "8byte", "dword", "xword"];
+    match line.strip_prefix("\t.") {
+        Some(directive) => sizes.iter().any(|size| directive.starts_with(size)),
+        None => true,
+    }
+}
+
+/// Returns a name and what it stands for, if the line gives a function a second name.
+fn alias(line: &str) -> Option<(&str, &str)> {
+    match line.strip_prefix("\t.set\t") {
+        Some(names) => names.split_once(", "),
+        None => line.split_once(" = ").filter(|_| !line.starts_with('\t')),
+    }
 }
 
 #[cfg(test)]
@@ -116,6 +173,18 @@ mod tests {
         assert_eq!(
             faults(&format!("{defined}\tremu\ta0, a0, a1\n")),
             ["remu a0, a0, a1"]
+        );
+        let splits = "splits:\n\tbl\t__aeabi_uldivmod\n";
+        assert!(faults(&format!("{defined}{splits}")).is_empty());
+        assert_eq!(
+            faults(&format!("{defined}\tb.w\tsplits\n{splits}")),
+            ["bl __aeabi_uldivmod"]
+        );
+        let table =
+            "\t.section\t.rodata.table\n.Ltable:\n\t.long\tsplits\n\t.section\t.text.splits\n";
+        assert_eq!(
+            faults(&format!("{defined}\t.long\t.Ltable\n{table}{splits}")),
+            ["bl __aeabi_uldivmod"]
         );
         assert_eq!(faults("").len(), HOT_PATHS.len());
     }
