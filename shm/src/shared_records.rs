@@ -297,9 +297,18 @@ impl core::error::Error for RecordsError {}
 ///
 /// ```
 /// use portcullis_core::Timestamp;
-/// use portcullis_shm::Record;
-/// let record = Record { numbers: vec![3], expires: Timestamp::MAX };
-/// assert_eq!(record.numbers, [3]);
+/// use portcullis_shm::SharedFile;
+///
+/// let file = SharedFile::named("doc-record")?;
+/// let records = file.records(10, 1)?;
+/// let mut locked = records.lock()?;
+/// locked.write(&[(b"alice", &[3], Timestamp::MAX)])?;
+/// let record = locked.read(b"alice").unwrap();
+/// assert_eq!((record.numbers, record.expires), (vec![3], Timestamp::MAX));
+/// # drop(locked);
+/// # drop(records);
+/// # file.remove()?;
+/// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -13,7 +13,6 @@ use crate::limiter::queue_limiter::replenishing;
 use crate::limiter::receipt::Receipt;
 use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned};
 use crate::limiters::bucket_settings::BucketSettings;
-use crate::rules::WordRules;
 use crate::rules::attached::{Detach, StateWord, detached};
 use crate::rules::word_limiter::WordLimiter;
 use crate::sync::const_unless_loom;
@@ -541,12 +540,6 @@ impl<W: Word> Limiter for TokenBucket<W> {
     #[inline]
     fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         self.limiter.take(now, n)
-    }
-
-    /// Beside [`read`](Limiter::read) for its size: a composition needs nothing else of it.
-    #[inline]
-    fn capacity(&self) -> u64 {
-        self.limiter.rules().capacity()
     }
 }
 
