@@ -16,7 +16,8 @@ use portcullis_core::{AllOf, Concurrency, Denied, Limiter, LimiterExt, Retry, Ti
 /// The load at a denial, in percent.
 pub(crate) const LOAD: Name<u8> = Name::new("LOAD");
 
-/// Denies while the load of the machine is above 90 %. Whoever measures the load stores it here.
+/// Denies while the load of the machine is above 90 %. Another part of the program measures the
+/// load, and stores it here.
 pub(crate) struct LoadLimit {
     pub(crate) percent: AtomicU8,
 }

@@ -34,8 +34,7 @@ use core::mem;
 
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::{Detail, asked_after, retry_of};
-use crate::limiter::receipt::Plan;
-use crate::limiter::receipt::Receipt;
+use crate::limiter::receipt::{Plan, Receipt};
 use crate::limiter::{Answer, Ask, How, Limiter, LimiterExt, LimiterId, Tell, When, between};
 use crate::time::interval::Interval;
 use crate::time::timestamp::Timestamp;
@@ -197,14 +196,7 @@ impl<T: Limits> AllOf<T> {
     /// ```
     #[inline]
     pub fn into_lease_at(self, now: Timestamp, n: u32) -> Result<AllLease<T>, DeniedBy> {
-        let request = Request::<_, false, true> {
-            when: When::At(now),
-            n,
-            how: How::Take,
-            kept: None,
-            whole: &self.limits,
-        };
-        request
+        Request::plain(now, n, How::Take, &self.limits)
             .grant(|| Ok(()))
             .map_err(|stop| stop.denial(now, n))?;
         Ok(AllLease {
@@ -219,8 +211,8 @@ impl<T: Limits> AllOf<T> {
     ///
     /// The limit's numbers are those of its own decision: see [`LimiterExt::take_explained_at`]. A
     /// limit that is itself a composition, or an [`Escalation`](crate::Escalation), is asked with
-    /// [`explain_at`](LimiterExt::explain_at) after it has granted or denied. For a probe, all
-    /// limits are. [`explain_at`](Self::explain_at) tells of all limits.
+    /// [`explain_at`](LimiterExt::explain_at) after it has granted or denied. For a probe, or if a
+    /// limit is named twice, all limits are. [`explain_at`](Self::explain_at) tells of all limits.
     ///
     /// # Errors
     ///
@@ -704,14 +696,7 @@ fn grant_named_twice<T: Limits>(
     whole: &T,
     rest: impl FnOnce() -> Result<(), Stop>,
 ) -> Result<(), Stop> {
-    let request = Request::<_, false, true> {
-        when: When::At(now),
-        n,
-        how,
-        kept: None,
-        whole,
-    };
-    request.take_all(rest)
+    Request::plain(now, n, how, whole).take_all(rest)
 }
 
 /// As [`grant_named_twice`], within an interval.
@@ -737,15 +722,10 @@ fn grant_named_twice_within<T: Limits>(
 #[cold]
 #[inline(never)]
 fn look_again<T: Limits>(now: Timestamp, n: u32, whole: &T) -> Result<T::Plans, Stop> {
-    whole.look(&Request::<_, false, true> {
-        when: When::At(now),
-        n,
-        how: How::Look,
-        kept: None,
-        whole,
-    })
+    whole.look(&Request::plain(now, n, How::Look, whole))
 }
 
+/// Whether no limiter is named twice.
 #[inline(always)]
 fn are_distinct(ids: &[Option<LimiterId>]) -> bool {
     let mut distinct = true;
@@ -806,8 +786,9 @@ impl Stop {
 /// A request to all limits. `DISTINCT` if the limits are known to be different. `PLAIN` if it is at
 /// an instant, and keeps nothing that the limits tell.
 ///
-/// When and how it is are constants of the caller. All functions in between are inlined. Those that
-/// are not get a copy, so that the address of the request is never needed: it stays constants.
+/// The fields are constants of the caller, and the functions in between are inlined. A function
+/// that is not inlined gets a copy: so nothing needs the address of a request, which would make
+/// variables of the constants.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Request<'a, T: ?Sized, const DISTINCT: bool, const PLAIN: bool> {
@@ -1000,6 +981,19 @@ impl<T: Limits + ?Sized, const DISTINCT: bool, const PLAIN: bool> Request<'_, T,
             (Answer::Granted(_), None) => Ok(()),
             (_, Some(stop)) => Err(stop),
             (answer, None) => Err(self.stop(place.index, answer)),
+        }
+    }
+}
+
+impl<'a, T: ?Sized> Request<'a, T, false, true> {
+    #[inline(always)]
+    const fn plain(now: Timestamp, n: u32, how: How, whole: &'a T) -> Self {
+        Self {
+            when: When::At(now),
+            n,
+            how,
+            kept: None,
+            whole,
         }
     }
 }

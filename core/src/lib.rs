@@ -51,7 +51,7 @@
 //! | [`LeasePool`] | names leases by `Copy` ids, with deadlines |
 //! | [`Penalty`] | keeps the inner limiter's bound, and keeps denying for a time after a denial |
 //! | [`Escalation`] | keeps the inner limiter's bound, and reports when usage reaches thresholds |
-//! | [`Counted`] | counts what a limiter or a table grants and denies, in requests and permits; a [`Tally`](counts::Tally) can serve several |
+//! | [`Counted`] | counts the requests and permits that a limiter or a table grants and denies; several can share a [`Tally`](counts::Tally) |
 //!
 //! [`Sometimes`] is no limiter: it says which of many calls are due, by their number and by time.
 //!
@@ -80,8 +80,8 @@
 //!
 //! | to | items |
 //! |---|---|
-//! | take permits | [`Lease`], [`Denied`], [`Retry`]; [`LimiterExt`] for partial takes; [`leases`] for leases by id |
-//! | state rates and times | [`Rate`], [`Timestamp`]; [`ManualClock`], [`Timeless`] and others in [`clock`] |
+//! | take permits | [`Lease`], [`Denied`], [`Retry`]; for a part of a request [`LimiterExt`]; by id [`leases`] |
+//! | state rates and times | [`Rate`], [`Timestamp`]; clocks such as [`ManualClock`] and [`Timeless`], in [`clock`] |
 //! | check and change settings | [`SettingsError`], [`builder`], [`state`] |
 //! | limit by key | [`Keyed`], [`KeyedList`], [`KeyedArray`]; [`keyed`] |
 //! | combine, count, share out | [`AllOf`], [`Counted`]; [`composition`], [`counts`], [`parts`] |

@@ -369,7 +369,7 @@ mod lock {
         let counted: u64 = results.iter().flatten().sum();
         let count = records.count.load(SeqCst);
         assert!(count >= counted, "{count} of {counted} were counted");
-        // Whoever has died, the next process gets the lock.
+        // The next process gets the lock, whichever process has died.
         (0..results.len()).for_each(|number| records.kernel.dies(number));
         assert_eq!(records.padding.load(SeqCst), 0, "nothing writes it");
         assert_eq!(counts(records, 3), 1, "the lock is lost");
@@ -873,7 +873,7 @@ const LEASES: Subject<leases::Shared> = Subject {
 };
 
 #[test]
-fn a_late_renewal_changes_nothing_of_the_next_lease_whoever_dies_and_is_replaced() {
+fn a_late_renewal_leaves_the_next_lease_as_it_is_if_any_process_dies() {
     search(&LEASES);
 }
 

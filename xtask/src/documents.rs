@@ -125,12 +125,14 @@ fn documentation(lines: &[&str], item: usize) -> String {
 fn named(src: &Path) -> String {
     let mut names = fs::read_to_string(src.join("lib.rs")).unwrap_or_default();
     let head = names.clone();
-    let modules = head.lines().zip(head.lines().skip(1));
-    for (_, line) in modules.filter(|(before, _)| !before.contains("portcullis_")) {
-        let name = line
-            .strip_prefix("pub mod ")
-            .and_then(|name| name.strip_suffix(';'));
-        let Some(name) = name else { continue };
+    let lines: Vec<_> = head.lines().collect();
+    for pair in lines.windows(2) {
+        let name = pair[1].strip_prefix("pub mod ");
+        // Some modules are public under the flags of the models only.
+        let name = name.filter(|_| !pair[0].contains("portcullis_"));
+        let Some(name) = name.and_then(|name| name.strip_suffix(';')) else {
+            continue;
+        };
         let module = fs::read_to_string(src.join(name).with_extension("rs"));
         let module = module.unwrap_or_default();
         for one in module.split(';') {

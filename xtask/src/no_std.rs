@@ -1,5 +1,5 @@
 //! Builds the core and the queue for targets without `std`. Both must compile. The core's hot paths
-//! must use the target's own atomics, without divisions and panics.
+//! must use the target's own atomics, without divisions and panics: they, and what they call.
 //!
 //! Generic code that is never instantiated compiles for any target, so the example `hot_paths`
 //! instantiates it. For WebAssembly only the core is built, because the example's dev-dependencies

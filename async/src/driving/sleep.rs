@@ -73,7 +73,7 @@ mod parking {
     }
 
     /// Wakes a thread that waits at the word, after a change of the word. It wakes all threads of
-    /// the place. Those whose word has not changed sleep again.
+    /// the place. A thread whose word has not changed sleeps again.
     pub(crate) fn wake_one(word: *const AtomicU32) {
         let place = place(word);
         drop(place.lock.lock().unwrap_or_else(PoisonError::into_inner));

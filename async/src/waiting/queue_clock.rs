@@ -1,7 +1,7 @@
 //! The clocks that a queue accepts, and what the engine needs of them.
 //!
-//! A clock either wakes a waker at an instant, or is known not to: a timer, or one of the clocks
-//! listed here. A queue with any other clock, which might wake nobody, does not compile.
+//! A timer wakes a waker at an instant. The clocks that are listed here wake none, and the engine
+//! knows that. A queue with any other clock does not compile, because its waits might never end.
 
 use core::task::{Poll, Waker};
 

@@ -61,7 +61,7 @@ impl Read<'_> {
     /// # use portcullis_core::Timestamp;
     /// # use portcullis_core::limiter::Read;
     /// const TENANT: Name<u32> = Name::new("com.example.TENANT");
-    /// Read::at(Timestamp::ZERO).offer(TENANT, || unreachable!("nobody asks"));
+    /// Read::at(Timestamp::ZERO).offer(TENANT, || unreachable!("`Read::at` asks for no metadata"));
     /// ```
     #[inline]
     pub fn offer<T: 'static>(&mut self, name: Name<T>, make: impl FnOnce() -> T) {

@@ -931,8 +931,9 @@ impl<const N: usize, W: Word> Stripes for StripedBucket<N, W> {
         self.look_for(stripe, now, n)
     }
 
-    // A take is granted what its stripe hands out, or what all hold together. At the newest `now`,
-    // what all hold includes what the stripe hands out. So a stale `now` is told no more than that.
+    // A take gets the permits of its own stripe, or those of all stripes together: this returns the
+    // larger number. At the newest `now` that is the second one, which includes the first. So a
+    // stale `now` is told no more than the newest one.
     fn available_on(&self, stripe: usize, now: Timestamp) -> u64 {
         let own = self.own(stripe, now);
         let (rest, used) = self.all_returned(now);
