@@ -25,7 +25,7 @@ use draws::Draws;
 use own::Own;
 use portcullis_core::builder::Threshold;
 use portcullis_core::keyed::{Key, KeyedStatistics, Line, Seed};
-use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Returned};
+use portcullis_core::limiter::{Answer, Ask, Back, Idle, NotGranted, Read, Reading, Returned};
 use portcullis_core::state::Carry;
 use portcullis_core::{
     AdjustableBucket, AllOf, Concurrency, CooldownWindow, Counted, Denied, Escalation, FixedWindow,
@@ -1330,6 +1330,35 @@ fn a_query_or_a_denial_creates_no_slot() {
 }
 
 // Compositions.
+
+/// A queue tells the limiter that a request ended without a grant. A key without a slot has no
+/// limiter of its own, and the other keys without one must not pay for it.
+#[test]
+fn a_request_of_a_key_without_a_slot_that_ends_changes_nothing_for_other_keys() {
+    fn check<L: Limiter>(make: impl Fn() -> L) {
+        let table = table(make);
+        let now = secs(60);
+        for back in [
+            Back::NotGranted {
+                now,
+                permits: 1,
+                why: NotGranted::Denied,
+            },
+            Back::Cancelled { permits: 1 },
+        ] {
+            let _ = table.key(&0).give_back(back);
+        }
+        assert_eq!(table.statistics_at(now).held, 0);
+        for key in 0..3 {
+            assert!(table.key(&key).take_at(now, 1).is_ok(), "key {key}");
+        }
+    }
+    let bucket = || TokenBucket::new(Rate::per_second(1), 1);
+    let wait = Duration::from_secs(30);
+    check(|| Penalty::new(bucket(), wait));
+    check(|| Counted::new(bucket()));
+    check(|| Escalation::<_, (), 0>::new(Penalty::new(bucket(), wait), []));
+}
 
 #[test]
 fn limits_by_user_and_by_tenant_take_all_or_none() {

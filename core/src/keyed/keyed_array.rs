@@ -615,9 +615,12 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         Err(Denied::Crowded { now, permits: n })
     }
 
-    /// Returns permits to the limiter of a key, if the key has a slot. While permits that return by
-    /// release are in use, the key has a slot, and no other key can take it. The same is true while
-    /// too many calls run for this call to count itself.
+    /// Gives something back to the limiter of a key, if the key has a slot. While permits that
+    /// return by release are in use, the key has a slot, and no other key can take it. The same is
+    /// true while too many calls run for this call to count itself.
+    ///
+    /// A key without a slot has nothing that could change. The fresh limiter, which decides for all
+    /// such keys, stays as it is.
     fn give_back<T>(
         &self,
         address: &Address,
@@ -779,14 +782,14 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
     }
 
     fn not_granted(&self, address: &Address, now: Timestamp, n: u32, why: NotGranted) {
-        let limiter = self.limiter_of(&address.find(self.table.lines()));
         let permits = n;
-        let _ = limiter.give_back(Back::NotGranted { now, permits, why });
+        let back = Back::NotGranted { now, permits, why };
+        self.give_back(address, Some(now), |limiter| limiter.give_back(back));
     }
 
     fn cancelled(&self, address: &Address, n: u32) {
-        let limiter = self.limiter_of(&address.find(self.table.lines()));
-        let _ = limiter.give_back(Back::Cancelled { permits: n });
+        let back = Back::Cancelled { permits: n };
+        self.give_back(address, None, |limiter| limiter.give_back(back));
     }
 
     fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
