@@ -39,6 +39,10 @@ use crate::waiting::wait_queue::{HasWaitQueue, WaitQueue};
 /// A table of limiters by key, with a queue for each key. Requests for one key do not delay those
 /// for another.
 ///
+/// Options ([`with_order`](Self::with_order), [`with_slack`](Self::with_slack)), counts, drivers
+/// ([`shared`](Self::shared)) and the end ([`close`](Self::close), [`drained`](Self::drained)) are
+/// methods of [`LimiterQueue`], whose page lists them all.
+///
 /// Each key behaves like a [`Queue`](crate::Queue); all keys share the options. A key uses no
 /// memory until a request waits for it, and then only the memory of the futures that wait.
 ///

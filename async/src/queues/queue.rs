@@ -38,6 +38,10 @@ use crate::waiting::wait_queue::ask::{earliest, tell_denial};
 /// limiter return by time: see [`QueueLimiter`]. A queue is itself a [`Limiter`]: its leases are
 /// ordinary leases, and it can be wrapped or be part of a composition.
 ///
+/// Options ([`with_order`](Self::with_order), [`with_slack`](Self::with_slack)), counts, drivers
+/// ([`shared`](Self::shared)) and the end ([`close`](Self::close), [`drained`](Self::drained)) are
+/// methods of [`LimiterQueue`], whose page lists them all.
+///
 /// [`acquire`](Queue#method.acquire) returns a future that waits for permits:
 ///
 /// - If the permits are free and no request waits ahead, they are granted immediately, without
@@ -156,9 +160,9 @@ use crate::waiting::wait_queue::ask::{earliest, tell_denial};
 /// ```
 ///
 /// To limit each tenant and all tenants together, give each limit a queue of its own, and wait in
-/// one queue after the other. Two queues cannot share a concurrency limit: a release through one
-/// queue would wake no waiter of the other. So a reference to such a limit does not compile in a
-/// queue.
+/// one queue after the other, for a rate last: its permit counts from when it is granted. Two
+/// queues cannot share a concurrency limit: a release through one queue would wake no waiter of the
+/// other. So a reference to such a limit does not compile in a queue.
 ///
 /// ```compile_fail,E0277
 /// use portcullis_async::Queue;
