@@ -95,8 +95,10 @@
 //! - **One-sided error.** A limiter never admits more than its bound: not in a race, not with a
 //!   stale timestamp (up to the limiter's stated staleness), not when a thread is paused in the
 //!   middle of a call. These cases end in a denial or a later grant.
-//! - **A denial writes nothing**, and computes a retry time only on request. The few types that
-//!   record denials, such as [`Penalty`], document it.
+//! - **A denial writes nothing**, and computes a retry time only on request. Types for which this
+//!   does not hold say so: those that record denials, such as [`Penalty`]; tables of limiters of
+//!   any type ([`KeyedArray`]), which count the calls under way; a table that is full, which counts
+//!   it; and [`SlidingWindow`], [`StripedBucket`] and [`KeyedList`] after a lost race.
 //! - **No division, lock, allocation, system call or panic** where permits are taken.
 //! - **Interrupt-safe.** Taking and releasing may pre-empt any other call on the same limiter, on
 //!   the same thread.

@@ -13,12 +13,20 @@
 //!   acquire ----- gate clear? ----> limiter.take ----> lease
 //!      |                                 | denied
 //!      v                                 v
-//!   lock: set the waiter bit, tell the limiter,                  drop, release:  limiter.release
-//!         ask it once more, enter the wait list                       |  waiter bit set?
-//!      |                                                              v
-//!   lock: grant what is due, then what was released    <---      set its pending bit, try the lock
-//!   unlock: a pending bit set? repeat                         (held: its holder reads the bit)
+//!   lock: set the waiter bit, tell the limiter,           drop, release
+//!         ask it once more, enter the wait list             |  waiter bit set, and lock free?
+//!      |                                                    |     lock: the head of the list gets
+//!      |                                                    |     the permits (hand-over), end
+//!      |                                                    v  otherwise
+//!      |                                                  limiter.release
+//!      |                                                    |  waiter bit set?
+//!      |                                                    v
+//!   lock: grant what is due, then what was released  <--- try the lock; if it is held, set the
+//!   unlock: a pending bit set? repeat                     pending bit, and try once more
 //! ```
+//!
+//! A hand-over is the usual release while requests wait: the head asks for as many permits as are
+//! released, and gets them. The limiter's count does not change.
 //!
 //! Invariants:
 //!
@@ -27,10 +35,10 @@
 //!   the bit. At least one of the two observes the other. A limiter that keeps a waiter bit in its
 //!   own word ([`Back::Watch`]) spares the release this read.
 //! - **Pending releases.** While the lock is free and no release is in progress, no released permit
-//!   is left that the head of a wait list could take. A release sets the pending bit of its shard
-//!   and then tries the lock. The holder of the lock reads the pending bits after unlocking, also
-//!   if a limiter or a clock panicked in the critical section. So a release never waits for the
-//!   lock.
+//!   is left that the head of a wait list could take. A release that finds the lock held sets the
+//!   pending bit of its shard and then tries the lock again. The holder of the lock reads the
+//!   pending bits after unlocking, also if a limiter or a clock panicked in the critical section.
+//!   So a release never waits for the lock.
 //! - **Grants.** The holder of the lock takes permits on behalf of a waiter. If the request is
 //!   dropped before it claims them, they are returned.
 //! - **Timers.** If anything is due at any time, a driver has its timer set for that instant or an
@@ -578,10 +586,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// Grants what is due, what is pending, and the waiters of `key`. Returns `false` if the lock
     /// is held.
     fn try_grant(&self, key: Option<Key<Q>>, batch: &mut WakeBatch) -> bool {
-        let drain = |lists: &mut _, batch: &mut _| self.drain(lists, batch, key);
+        let work = |lists: &mut _, batch: &mut _| self.grant_due(lists, batch, key);
         let granted = self
             .lists
-            .try_lock(|lists| self.critical_section(lists, batch, drain));
+            .try_lock(|lists| self.critical_section(lists, batch, work));
         granted.is_some()
     }
 
@@ -597,7 +605,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let (outcome, waiting) = give(&self.source);
         mem::forget(panicking);
         if waiting != Waiting::No {
-            self.grant(key, waiting == Waiting::Yes);
+            self.grant_returned(key, waiting == Waiting::Yes);
         }
         outcome
     }
@@ -609,7 +617,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         mem::forget(panicking);
         self.with(|lists, batch| {
             self.pending.add(lists.occupied & !DRAINED);
-            self.drain(lists, batch, None);
+            self.grant_due(lists, batch, None);
         });
         outcome
     }
@@ -696,8 +704,12 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         Some(Handed { waker, goes_on })
     }
 
+    /// Grants to the waiters of a key, after permits of it were returned. `waited_for` says that
+    /// there are waiters; otherwise the waiter bit tells, and without one nothing is done. If the
+    /// lock is held, its holder grants: it finds the pending bit, or has left when the lock is
+    /// tried once more.
     #[cold]
-    fn grant(&self, key: Key<Q>, waited_for: bool) {
+    fn grant_returned(&self, key: Key<Q>, waited_for: bool) {
         let shard = Self::bit(key);
         if !waited_for {
             // A new request sets the waiter bit and then asks the limiter. This call has returned
@@ -765,7 +777,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             self.with_batch(&mut batch, |lists, batch| {
                 lists.closed = true;
                 self.gate.fetch_or(CLOSED, Relaxed);
-                self.drain(lists, batch, None);
+                self.grant_due(lists, batch, None);
             });
         });
         // All drivers must end, also if a clock or a limiter panicked.

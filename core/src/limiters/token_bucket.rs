@@ -217,7 +217,7 @@ impl<W: Word> TokenBucket<W> {
     pub fn force_at(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         let rules = self.limiter.rules();
         self.limiter
-            .judge(now, |used| rules.force(used, now, n))
+            .take_by(now, |used| rules.force(used, now, n))
             .map(|_| ())
     }
 
@@ -271,7 +271,7 @@ impl<W: Word> TokenBucket<W> {
         let rules = self.limiter.rules();
         let price = rules.price_with_debt(n)?;
         self.limiter
-            .judge(now, |used| rules.owe(used, now, n, price))
+            .take_by(now, |used| rules.owe(used, now, n, price))
             .map(|receipt| Lease::from_grant(self, n, receipt))
     }
 

@@ -5,6 +5,18 @@
 //! accesses are `Relaxed`: the word contains the whole state, and a take publishes no data.
 //! [`Concurrency`](crate::Concurrency), whose permits may guard data, has its own loop. The word is
 //! in the limiter itself, or in a place of the caller's: see [`Attached`](crate::state::Attached).
+//!
+//! A permit is taken by one of these. They differ in what they are asked, and stand apart because
+//! each is compiled into other places:
+//!
+//! | function | takes |
+//! |---|---|
+//! | `take` | at an instant, for `take_at` of a limiter: the shortest way |
+//! | `take_asked` | the same, for [`decide`](WordLimiter::decide) |
+//! | `take_explained` | at an instant, and tells the state |
+//! | `take_within` | within an interval |
+//! | `take_as_planned`, `take_as_planned_within` | what a plan has seen, and otherwise as the two above |
+//! | `take_by` | what a judge of the limiter's own says: a debt, a reservation |
 
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::{Detail, outcome};
@@ -18,7 +30,8 @@ use crate::time::timestamp::Timestamp;
 use crate::word::{AtomicWord, Place};
 
 /// Exchanges the word of a limiter for the state that a step returns, and evaluates to that state.
-/// A step that changes nothing returns from the function. All transitions use this loop.
+/// A step that changes nothing returns from the function. All transitions use this loop, but that
+/// of a plan, which is tried once.
 ///
 /// It is no function of a closure, because a closure that is used twice need not be inlined.
 macro_rules! exchange {
@@ -80,12 +93,12 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
         self.place.word().load(Relaxed)
     }
 
-    /// Takes. Only `take_at` of a limiter calls it, once: so the closure is inlined, after it was
-    /// compiled by itself, which saves instructions.
+    /// Takes. Only `take_at` of a limiter calls it, once. So the compiler optimises the closure by
+    /// itself and then inlines it, which saves instructions.
     #[inline(always)]
     pub(crate) fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let request = self.rules.request(now, n)?;
-        self.judge(now, |state| self.rules.judge(state, request))
+        self.take_by(now, |state| self.rules.judge(state, request))
     }
 
     /// Takes as [`take`](Self::take) does, wherever else permits are taken.
@@ -187,9 +200,9 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
         }
     }
 
-    /// Applies the verdict of `judge` on the state.
+    /// Takes what the verdict of `judge` on the state says.
     #[inline(always)]
-    pub(crate) fn judge(
+    pub(crate) fn take_by(
         &self,
         now: Timestamp,
         judge: impl Fn(u64) -> Verdict,

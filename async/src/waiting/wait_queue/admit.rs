@@ -1,4 +1,8 @@
 //! Admission of a new request: it is granted, queued or rejected.
+//!
+//! Called by `waits.rs` for a future that was polled for the first time and found the permits taken
+//! or other requests ahead. The caller holds the lock. Written here: the waiter bit of the shard,
+//! the limiter if it grants, and otherwise the wait list, the counts and the timers.
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;

@@ -151,7 +151,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     #[inline(always)]
     fn serve_after_denial(&self, key: Key<Q>) {
         if !self.source.at(key).hints().one_receipt {
-            self.grant(key, false);
+            self.grant_returned(key, false);
         }
     }
 

@@ -110,7 +110,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 // SAFETY: the caller guarantees that the node is valid and is not moved or dropped
                 // before it has left.
                 let drives = unsafe { lists.come(caller, &mut waker) };
-                self.drain(lists, batch, None);
+                self.grant_due(lists, batch, None);
                 let drives = drives && lists.still_drives(caller);
                 if drives && lists.take_charge(caller) {
                     self.turns.fetch_add(1, SeqCst);

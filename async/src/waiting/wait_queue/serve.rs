@@ -1,4 +1,9 @@
-//! Granting, inside the lock.
+//! Granting: what is due by time, and what was returned.
+//!
+//! Called by all who hold the lock and may have to grant: after a return of permits, by a driver at
+//! an instant at which something is due, by `advance`, and after a change of limits. Each waiter
+//! that is granted or has ended is removed from its list and settled, and its waker joins the
+//! batch, which runs after the unlock.
 #![allow(unsafe_code)]
 
 use core::mem;
@@ -24,7 +29,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// Settles all waiters that can be settled. The order is: timers that are due, by their
     /// instants; then the wait list of `key`; then the wait lists of the shards with pending
     /// releases.
-    pub(super) fn drain(
+    pub(super) fn grant_due(
         &self,
         lists: &mut Lists<Q::Source>,
         batch: &mut WakeBatch,

@@ -1,4 +1,8 @@
-//! The operations of the futures on the wait queue.
+//! The operations of the futures on the wait queue: to enter, to look, to change the waker, to
+//! leave.
+//!
+//! Called by `Acquire` and by blocked threads, without the lock; each operation takes it. A future
+//! reads its own waiter without the lock once the waiter is settled.
 #![allow(unsafe_code)]
 
 use core::mem;
