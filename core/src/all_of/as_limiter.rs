@@ -1,3 +1,7 @@
+//! A composition as one limiter: answers in the form of [`Limiter`] what `all_of.rs` decides. No
+//! permit is taken here. What a release or the end of a wait means for a composition is said here,
+//! limit by limit.
+
 use core::mem;
 
 use crate::all_of::{

@@ -1,3 +1,5 @@
+//! The receipts of one grant, by limit: a fixed array, because the core does not allocate.
+
 use core::mem;
 
 use crate::limiter::receipt::Receipt;

@@ -1,3 +1,5 @@
+//! The time of the last timer tick, and the interval in which the current time therefore lies.
+
 use super::Clock;
 use crate::time::timestamp::Timestamp;
 

@@ -1,3 +1,5 @@
+//! A clock by the time stamp counter. The reading is `quanta`'s; here is only its origin.
+
 use super::Clock;
 use crate::time::timestamp::Timestamp;
 

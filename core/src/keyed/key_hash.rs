@@ -1,3 +1,6 @@
+//! The hash of a key. It fixes the line and the tag of the key in every table with the same hasher,
+//! and nothing else of the key is kept.
+
 use core::hash::{BuildHasher, Hash, Hasher};
 
 /// The hash of a key, computed once for several tables or several limits.

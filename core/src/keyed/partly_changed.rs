@@ -1,3 +1,5 @@
+//! The error of a change that some limiters of a table took and others refused.
+
 use core::fmt;
 
 /// The error of [`KeyedArray::change_all`](crate::KeyedArray::change_all): not all limiters of the

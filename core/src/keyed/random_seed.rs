@@ -1,3 +1,6 @@
+//! A seed from the operating system, and SipHash-1-3 with it, so that no client chooses the slots
+//! of its keys.
+
 use core::hash::{BuildHasher, Hasher};
 use std::hash::RandomState;
 

@@ -1,3 +1,9 @@
+//! A guard of permits. Everything that holds permits for a caller is one of these, or an id in
+//! [`leases`](crate::leases).
+//!
+//! Invariant: the permits of a lease are in use. Each of them is released once: by `release`, by
+//! the drop, or by the lease that it was moved to.
+
 use core::fmt;
 use core::mem;
 use core::ops::Deref;

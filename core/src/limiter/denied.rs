@@ -1,3 +1,6 @@
+//! A denial, and the time to retry. A denial has the request and the reason, and no state of the
+//! limiter: [`Denied::retry`] asks the limiter, which reads its word then.
+
 use core::fmt;
 use core::time::Duration;
 

@@ -1,3 +1,5 @@
+//! What a limiter tells beside a decision, all of it from one value of its word.
+
 use core::cell::Cell;
 use core::time::Duration;
 

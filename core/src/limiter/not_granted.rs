@@ -1,3 +1,6 @@
+//! The two reasons that counters tell apart. A queue says one of them when a wait ends without a
+//! grant.
+
 use crate::limiter::denied::Denied;
 
 /// Why a request was not granted, in two groups. All counts use them: see

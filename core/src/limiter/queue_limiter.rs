@@ -1,3 +1,5 @@
+//! Which limiters a queue may own: those whose permits come back through the queue, or by time.
+
 use crate::limiter::Limiter;
 
 /// A limiter that a queue can own, with what only its queue asks.

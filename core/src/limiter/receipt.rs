@@ -1,3 +1,8 @@
+//! What undoes a grant: a note and a time by a limiter, which nobody else reads.
+//!
+//! Invariant: a receipt is spent once. It cannot be copied, and a refund returns what is left of
+//! it.
+
 /// What a limiter needs to refund a grant. [`Limiter::take_at`](crate::Limiter::take_at) returns
 /// it, and [`Limiter::refund_at`](crate::Limiter::refund_at) of the same limiter takes it.
 ///

@@ -1,3 +1,5 @@
+//! What a denial asks for its retry time, however the caller holds the limiter.
+
 use core::ops::Deref;
 
 use crate::clock::Clocked;

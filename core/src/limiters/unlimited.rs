@@ -1,3 +1,5 @@
+//! A limiter without state.
+
 use crate::leases::lease::Lease;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::queue_limiter::replenishing;

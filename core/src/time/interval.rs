@@ -1,3 +1,5 @@
+//! A span that contains the present, from clocks that do not know it to the nanosecond.
+
 use core::time::Duration;
 
 use crate::time::timestamp::Timestamp;

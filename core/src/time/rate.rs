@@ -1,3 +1,6 @@
+//! A rate as a fraction: permits, and the nanoseconds in which they come. Limiters divide once,
+//! when they are built.
+
 use core::hash::{Hash, Hasher};
 use core::time::Duration;
 

@@ -1,3 +1,5 @@
+//! Time as the core counts it: 64 bits of nanoseconds. Limiters convert it to ticks of their own.
+
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub, SubAssign};
 use core::time::Duration;

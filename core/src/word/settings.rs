@@ -1,3 +1,6 @@
+//! The settings of limiters by name, and what a builder says about one that does not fit. A new
+//! setting is a variant of [`Setting`]; no limiter has errors of its own.
+
 mod message;
 
 use core::fmt;

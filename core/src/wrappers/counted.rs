@@ -1,3 +1,6 @@
+//! A wrapper that counts. What is counted when is decided by the tally (`tally.rs`); this file asks
+//! the inner limiter and tells the tally the answer. `counted/keyed.rs` does the same for a table.
+
 mod keyed;
 
 use core::borrow::Borrow;
