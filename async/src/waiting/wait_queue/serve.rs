@@ -47,17 +47,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
         let now = self.clock.now();
         lists.now = now;
-        if lists.closed {
-            for shard in 0..Self::SHARDS {
-                while let Some(head) = lists.waits.shards.as_ref()[shard].heads().next() {
-                    if batch.is_full() {
-                        pending.bits |= 1;
-                        return;
-                    }
-                    lists.counts.closed = lists.counts.closed.wrapping_add(1);
-                    self.settle(lists, batch, head, State::Closed, None, now);
-                }
-            }
+        if lists.closed && !self.end_waits(lists, batch, now) {
+            pending.bits |= 1;
+            return;
         }
         // Released permits are granted before deadlines of the same instant expire.
         if !self.run_timers(lists, batch, now, |due| due < now) {
@@ -82,19 +74,50 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             }
             pending.bits &= pending.bits - 1;
         }
-        if !self.run_timers(lists, batch, now, |due| due <= now) {
+        let is_done = self.run_timers(lists, batch, now, |due| due <= now)
+            && self.end_drainers(lists, batch, now);
+        if !is_done {
             pending.bits |= 1;
-            return;
         }
-        if !lists.waits.drainers.is_empty() && self.is_drained(lists) {
-            while let Some(head) = lists.waits.drainers.heads().next() {
+    }
+
+    /// Ends all waits of a closed queue. Returns `false` if the batch fills up before that.
+    fn end_waits(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        now: Timestamp,
+    ) -> bool {
+        for shard in 0..Self::SHARDS {
+            while let Some(head) = lists.waits.shards.as_ref()[shard].heads().next() {
                 if batch.is_full() {
-                    pending.bits |= 1;
-                    return;
+                    return false;
                 }
-                Self::settle_drainer(lists, batch, head, now);
+                lists.counts.closed = lists.counts.closed.wrapping_add(1);
+                self.settle(lists, batch, head, State::Closed, None, now);
             }
         }
+        true
+    }
+
+    /// Ends the waits of those who wait until no permit is held, if none is. Returns `false` if the
+    /// batch fills up before that.
+    fn end_drainers(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        now: Timestamp,
+    ) -> bool {
+        if lists.waits.drainers.is_empty() || !self.is_drained(lists) {
+            return true;
+        }
+        while let Some(head) = lists.waits.drainers.heads().next() {
+            if batch.is_full() {
+                return false;
+            }
+            Self::settle_drainer(lists, batch, head, now);
+        }
+        true
     }
 
     /// Runs the timers that are due, in the order of their instants. Returns `false` if the batch
