@@ -33,7 +33,7 @@
 //! | wake waits at their time | [`ThreadTimer`], [`TokioTimer`], [`AsyncIoTimer`], `EmbassyTimer`; [`NoTimer`], [`Next`]; [`Drive`]; [`Timer`], [`ReentrantTimer`], [`QueueClock`] and [`DeadlineClock`] for your own |
 //! | observe a queue | [`QueueCounts`], [`Hook`], [`Waited`], [`Outcome`], [`LimiterView`] |
 //! | choose a lock | [`DefaultLock`], [`ThreadLock`], `InterruptLock`; [`RawLock`] for your own |
-//! | limit channels, streams and I/O | [`channel`]; [`LimitedStream`], [`LeasedStream`], [`LimitedSink`], [`LimitStreamExt`], [`LimitSinkExt`], [`SinkError`]; [`LimitedRead`], [`LimitedWrite`]; [`Weight`], [`PerItem`], [`Refused`] |
+//! | limit channels, streams and I/O | the modules [`channel`], [`stream`] and [`io`]; [`Weight`], [`PerItem`], [`Refused`] |
 //!
 //! # Features
 //!
@@ -46,9 +46,9 @@
 //! - `defmt`: `defmt::Format` for errors and outcomes;
 //! - `tokio`, `async-io`, `embassy-time`: a timer for each of these;
 //! - `channel`: limited channels, in the module [`channel`];
-//! - `stream`: [`LimitedStream`], [`LeasedStream`] and [`LimitedSink`], and methods for them on
-//!   streams and sinks: [`LimitStreamExt`], [`LimitSinkExt`];
-//! - `futures-io`, `tokio`: [`LimitedRead`] and [`LimitedWrite`], for the traits of these crates.
+//! - `stream`: limited streams and sinks, and methods that limit them, in the module [`stream`];
+//! - `futures-io`, `tokio`: limited readers and writers, for the traits of these crates, in the
+//!   module [`io`].
 //!
 // Where an item is missing, its links lead to the features.
 #![cfg_attr(
@@ -58,13 +58,10 @@
 #![cfg_attr(not(feature = "tokio"), doc = "[`TokioTimer`]: crate#features")]
 #![cfg_attr(not(feature = "async-io"), doc = "[`AsyncIoTimer`]: crate#features")]
 #![cfg_attr(not(feature = "channel"), doc = "[`channel`]: crate#features")]
-#![cfg_attr(
-    not(feature = "stream"),
-    doc = "[`LimitedStream`]: crate#features\n[`LeasedStream`]: crate#features\n[`LimitedSink`]: crate#features\n[`LimitStreamExt`]: crate#features\n[`LimitSinkExt`]: crate#features\n[`SinkError`]: crate#features"
-)]
+#![cfg_attr(not(feature = "stream"), doc = "[`stream`]: crate#features")]
 #![cfg_attr(
     not(any(feature = "futures-io", feature = "tokio")),
-    doc = "[`LimitedRead`]: crate#features\n[`LimitedWrite`]: crate#features"
+    doc = "[`io`]: crate#features"
 )]
 #![cfg_attr(
     not(any(feature = "channel", feature = "stream")),
@@ -83,23 +80,19 @@ mod adapters;
 mod driving;
 mod finally;
 mod forks;
+#[cfg(all(any(feature = "futures-io", feature = "tokio"), not(portcullis_loom)))]
+pub mod io;
 mod lock;
 mod queues;
+#[cfg(all(feature = "stream", not(portcullis_loom)))]
+pub mod stream;
 mod sync;
 mod waiting;
 
 #[cfg(all(feature = "channel", not(portcullis_loom)))]
 pub use adapters::channel;
-#[cfg(all(feature = "stream", not(portcullis_loom)))]
-pub use adapters::extensions::{LimitSinkExt, LimitStreamExt};
-#[cfg(all(any(feature = "futures-io", feature = "tokio"), not(portcullis_loom)))]
-pub use adapters::io::{LimitedRead, LimitedWrite};
 #[cfg(all(any(feature = "channel", feature = "stream"), not(portcullis_loom)))]
 pub use adapters::refused::Refused;
-#[cfg(all(feature = "stream", not(portcullis_loom)))]
-pub use adapters::sink::{LimitedSink, SinkError};
-#[cfg(all(feature = "stream", not(portcullis_loom)))]
-pub use adapters::stream::{LeasedStream, LimitedStream};
 #[cfg(all(any(feature = "channel", feature = "stream"), not(portcullis_loom)))]
 pub use adapters::weight::{PerItem, Weight};
 pub use driving::drive::Drive;

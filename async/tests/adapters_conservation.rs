@@ -22,10 +22,9 @@ use std::time::Instant;
 
 use futures_sink::Sink;
 use futures_util::{Stream, io as futures};
-use portcullis_async::{
-    LeasedStream, LimitedRead, LimitedSink, LimitedStream, LimitedWrite, Queue, QueueClock,
-    Refused, Rejected, SinkError, ThreadTimer,
-};
+use portcullis_async::io::{LimitedRead, LimitedWrite};
+use portcullis_async::stream::{LeasedStream, LimitedSink, LimitedStream, SinkError};
+use portcullis_async::{Queue, QueueClock, Refused, Rejected, ThreadTimer};
 use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{Clock, Concurrency, Lease, Limiter, Rate, Timestamp, TokenBucket};
 use support::random::Random;

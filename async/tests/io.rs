@@ -15,9 +15,8 @@ use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::io as futures;
-use portcullis_async::{
-    KeyedQueue, LimitedRead, LimitedWrite, Next, Order, Queue, QueueKey, Rejected,
-};
+use portcullis_async::io::{LimitedRead, LimitedWrite};
+use portcullis_async::{KeyedQueue, Next, Order, Queue, QueueKey, Rejected};
 use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
 use portcullis_core::queue::QueueLimiter;
 use portcullis_core::state::Carry;

@@ -19,9 +19,8 @@ use std::thread;
 use std::time::Instant;
 
 use futures_util::io::{AsyncReadExt, AsyncWriteExt};
-use portcullis_async::{
-    AsyncIoTimer, LimitedRead, LimitedWrite, Queue, ReentrantTimer, ThreadTimer, TokioTimer,
-};
+use portcullis_async::io::{LimitedRead, LimitedWrite};
+use portcullis_async::{AsyncIoTimer, Queue, ReentrantTimer, ThreadTimer, TokioTimer};
 use portcullis_core::{Rate, TokenBucket};
 use tokio::io as tokio_io;
 

@@ -18,10 +18,8 @@ use std::sync::{Arc, LazyLock};
 
 use futures_sink::Sink;
 use futures_util::{SinkExt, Stream, StreamExt, stream};
-use portcullis_async::{
-    KeyedQueue, LeasedStream, LimitedSink, LimitedStream, Order, PerItem, QueueKey, Refused,
-    Rejected, SinkError, Waited,
-};
+use portcullis_async::stream::{LeasedStream, LimitedSink, LimitedStream, SinkError};
+use portcullis_async::{KeyedQueue, Order, PerItem, QueueKey, Refused, Rejected, Waited};
 use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
 use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{Clock, Concurrency, Keyed, Rate, Retry, Timestamp, TokenBucket, Unlimited};

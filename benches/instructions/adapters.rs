@@ -8,7 +8,8 @@ use core::task::{Context, Poll, Waker};
 use futures_io::AsyncRead;
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use portcullis_async::channel::{Receiver, Sender, channel};
-use portcullis_async::{LimitedRead, PerItem, Queue};
+use portcullis_async::io::LimitedRead;
+use portcullis_async::{PerItem, Queue};
 use portcullis_core::{Concurrency, Rate, Timeless, TokenBucket};
 
 /// Operations per bench.

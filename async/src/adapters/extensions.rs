@@ -12,7 +12,8 @@ use crate::queues::acquire::Anchored;
 ///
 /// ```
 /// use futures_util::{StreamExt, stream};
-/// use portcullis_async::{LimitStreamExt, PerItem, Queue, ThreadTimer};
+/// use portcullis_async::stream::LimitStreamExt;
+/// use portcullis_async::{PerItem, Queue, ThreadTimer};
 /// use portcullis_core::{Rate, TokenBucket};
 ///
 /// let bucket = TokenBucket::new(Rate::per_second(1_000), 2);
@@ -47,7 +48,8 @@ impl<S: Stream> LimitStreamExt for S {}
 ///
 /// ```
 /// use futures_util::{SinkExt, sink};
-/// use portcullis_async::{LimitSinkExt, PerItem, Queue, SinkError, ThreadTimer};
+/// use portcullis_async::stream::{LimitSinkExt, SinkError};
+/// use portcullis_async::{PerItem, Queue, ThreadTimer};
 /// use portcullis_core::{Rate, TokenBucket};
 ///
 /// let bucket = TokenBucket::new(Rate::per_second(1_000), 2);

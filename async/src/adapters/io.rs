@@ -162,7 +162,8 @@ limited! {
     /// use std::pin::pin;
     /// use std::sync::Arc;
     /// use futures_util::AsyncReadExt;
-    /// use portcullis_async::{LimitedRead, Queue, ThreadTimer};
+    /// use portcullis_async::io::LimitedRead;
+    /// use portcullis_async::{Queue, ThreadTimer};
     /// use portcullis_core::{Rate, TokenBucket};
     ///
     /// // 20 MB per second, with a burst of 400 kB.
@@ -184,7 +185,8 @@ impl<T, P: Anchored> LimitedRead<T, P> {
     /// them.
     ///
     /// ```
-    /// # use portcullis_async::{LimitedRead, Queue};
+    /// # use portcullis_async::io::LimitedRead;
+    /// # use portcullis_async::Queue;
     /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
     /// # let queue =
     /// #     Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
@@ -232,7 +234,8 @@ limited! {
     /// use std::pin::pin;
     /// use std::sync::Arc;
     /// use futures_util::AsyncWriteExt;
-    /// use portcullis_async::{LimitedWrite, Queue, ThreadTimer};
+    /// use portcullis_async::io::LimitedWrite;
+    /// use portcullis_async::{Queue, ThreadTimer};
     /// use portcullis_core::{Rate, TokenBucket};
     ///
     /// let rate = TokenBucket::new(Rate::per_second(20_000_000), 400_000);

@@ -54,7 +54,8 @@ pin_project! {
     /// ```
     /// use std::pin::pin;
     /// use futures_util::{SinkExt, sink};
-    /// use portcullis_async::{LimitedSink, PerItem, Queue};
+    /// use portcullis_async::stream::LimitedSink;
+    /// use portcullis_async::{PerItem, Queue};
     /// use portcullis_core::{ManualClock, Rate, TokenBucket};
     ///
     /// let queue = Queue::new(TokenBucket::new(Rate::per_second(10), 2), ManualClock::new(), 0);
@@ -89,7 +90,8 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
     /// ```
     /// # use std::sync::Arc;
     /// # use futures_util::SinkExt;
-    /// # use portcullis_async::{LimitedSink, Queue};
+    /// # use portcullis_async::stream::LimitedSink;
+    /// # use portcullis_async::Queue;
     /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
     /// let queue = Arc::new(Queue::new(
     ///     TokenBucket::new(Rate::per_second(9), 9),
@@ -115,7 +117,8 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
     /// Returns a reference to the inner sink. An item that waits has not reached it yet.
     ///
     /// ```
-    /// # use portcullis_async::{LimitedSink, PerItem, Queue};
+    /// # use portcullis_async::stream::LimitedSink;
+    /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
     /// # let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let out = LimitedSink::<_, _, _, u8>::new(Vec::new(), &queue, PerItem);
@@ -129,7 +132,8 @@ impl<T, S: Sink<T>, P: Anchored + Clone, W: Weight<T>> LimitedSink<S, P, W, T> {
     ///
     /// ```
     /// # use std::pin::pin;
-    /// # use portcullis_async::{LimitedSink, PerItem, Queue};
+    /// # use portcullis_async::stream::LimitedSink;
+    /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
     /// # let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let mut out = pin!(LimitedSink::new(Vec::new(), &queue, PerItem));
@@ -277,7 +281,8 @@ impl<S: fmt::Debug, P: Anchored, W, T> fmt::Debug for LimitedSink<S, P, W, T> {
 /// Why a [`LimitedSink`] failed.
 ///
 /// ```
-/// use portcullis_async::{Refused, Rejected, SinkError};
+/// use portcullis_async::stream::SinkError;
+/// use portcullis_async::{Refused, Rejected};
 /// let refused = Refused {
 ///     item: "late",
 ///     rejected: Rejected::Closed { permits: 1 },

@@ -48,7 +48,8 @@ pin_project! {
     /// ```
     /// use std::pin::pin;
     /// use futures_util::{StreamExt, stream};
-    /// use portcullis_async::{LimitedStream, PerItem, Queue, ThreadTimer};
+    /// use portcullis_async::stream::LimitedStream;
+    /// use portcullis_async::{PerItem, Queue, ThreadTimer};
     /// use portcullis_core::{Rate, TokenBucket};
     ///
     /// let rate = TokenBucket::new(Rate::per_second(1_000), 1);
@@ -70,7 +71,8 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LimitedStream<S, P, W> 
     /// ```
     /// # use std::sync::Arc;
     /// # use futures_util::stream;
-    /// # use portcullis_async::{LimitedStream, Queue};
+    /// # use portcullis_async::stream::LimitedStream;
+    /// # use portcullis_async::Queue;
     /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
     /// let queue = Arc::new(Queue::new(
     ///     TokenBucket::new(Rate::per_second(9), 9),
@@ -95,7 +97,8 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LimitedStream<S, P, W> 
     ///
     /// ```
     /// # use futures_util::{Stream, stream};
-    /// # use portcullis_async::{LimitedStream, PerItem, Queue};
+    /// # use portcullis_async::stream::LimitedStream;
+    /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
     /// # let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let limited = LimitedStream::new(stream::iter([1, 2, 3]), &queue, PerItem);
@@ -110,7 +113,8 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LimitedStream<S, P, W> 
     /// ```
     /// # use std::pin::pin;
     /// # use futures_util::{FutureExt, StreamExt, stream};
-    /// # use portcullis_async::{LimitedStream, PerItem, Queue};
+    /// # use portcullis_async::stream::LimitedStream;
+    /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
     /// # let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let limited = pin!(LimitedStream::new(stream::iter([1, 2, 3]), &queue, PerItem));
@@ -142,7 +146,8 @@ pin_project! {
     /// ```
     /// use std::pin::pin;
     /// use futures_util::{FutureExt, StreamExt, stream};
-    /// use portcullis_async::{LeasedStream, PerItem, Queue};
+    /// use portcullis_async::stream::LeasedStream;
+    /// use portcullis_async::{PerItem, Queue};
     /// use portcullis_core::{Concurrency, ManualClock};
     ///
     /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 100);
@@ -172,7 +177,8 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LeasedStream<S, P, W> {
     ///
     /// ```
     /// # use futures_util::stream;
-    /// # use portcullis_async::{LeasedStream, PerItem, Queue};
+    /// # use portcullis_async::stream::LeasedStream;
+    /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
     /// # let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let jobs = LeasedStream::new(stream::iter(["a"]), &queue, PerItem);
@@ -191,7 +197,8 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LeasedStream<S, P, W> {
     ///
     /// ```
     /// # use futures_util::{Stream, stream};
-    /// # use portcullis_async::{LeasedStream, PerItem, Queue};
+    /// # use portcullis_async::stream::LeasedStream;
+    /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
     /// # let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let jobs = LeasedStream::new(stream::iter([1, 2, 3]), &queue, PerItem);
@@ -206,7 +213,8 @@ impl<S: Stream, P: Anchored + Clone, W: Weight<S::Item>> LeasedStream<S, P, W> {
     /// ```
     /// # use std::pin::pin;
     /// # use futures_util::{FutureExt, StreamExt, stream};
-    /// # use portcullis_async::{LeasedStream, PerItem, Queue};
+    /// # use portcullis_async::stream::LeasedStream;
+    /// # use portcullis_async::{PerItem, Queue};
     /// # use portcullis_core::{Concurrency, ManualClock};
     /// # let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// let limited = pin!(LeasedStream::new(stream::iter([1, 2, 3]), &queue, PerItem));

@@ -3,9 +3,9 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use futures_util::{Sink, Stream};
+use portcullis_async::stream::{LimitSinkExt, LimitStreamExt};
 use portcullis_async::{
-    AsyncIoTimer, EmbassyTimer, KeyedQueue, LimitSinkExt, LimitStreamExt, PerItem, Queue, Rejected,
-    ThreadTimer, TokioTimer,
+    AsyncIoTimer, EmbassyTimer, KeyedQueue, PerItem, Queue, Rejected, ThreadTimer, TokioTimer,
 };
 use portcullis_core::keyed::{Line, RandomSeed, TokenBucketRules};
 use portcullis_core::limiter::{Answer, Ask, Back, Detail, Read, Reading, Returned};
