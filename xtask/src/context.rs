@@ -2,10 +2,12 @@ use std::env;
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
+use crate::command::Words;
 use crate::debian;
+use crate::files;
 
 /// The environment of the steps, and how they start other programs.
 pub(crate) struct Context {
@@ -20,8 +22,7 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(bless: bool, only: String) -> Self {
-        let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let root = package.parent().unwrap_or(package).to_owned();
+        let root = files::root().to_owned();
         // The usual convention: set to anything but "" and "false".
         let ci = env::var("CI").is_ok_and(|value| !value.is_empty() && value != "false");
         Self {
@@ -125,9 +126,11 @@ impl Context {
         command
     }
 
-    pub(crate) fn cargo_test(&self) -> Command {
+    /// Returns `cargo test` with the words of `arguments`.
+    pub(crate) fn cargo_test(&self, arguments: &str) -> Command {
         let mut cargo = self.cargo();
         cargo.arg("test").args(self.locked()).arg("--no-fail-fast");
+        cargo.words(arguments);
         cargo
     }
 }

@@ -1,32 +1,22 @@
 //! Tests that the documents agree with the manifests and the sources.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::book::SUMMARY;
 use crate::checks::{STEPS, TASKS};
+use crate::files::{self, has_extension, root};
 use crate::manifest;
 use crate::sources;
 
-fn root() -> PathBuf {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.parent().expect("a folder above").to_owned()
-}
-
 fn read(file: &str) -> String {
-    let path = root().join(file);
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-fn ends_in(file: &Path, extension: &str) -> bool {
-    file.extension().is_some_and(|found| found == extension)
+    files::read(&root().join(file)).unwrap_or_else(|why| panic!("{why}"))
 }
 
 /// Returns all Markdown files, relative to the root.
 fn documents() -> Vec<String> {
-    let files = sources::files(&root()).expect("the workspace");
-    let documents = files.iter().filter(|file| ends_in(file, "md"));
+    let files = sources::files(root()).expect("the workspace");
+    let documents = files.iter().filter(|file| has_extension(file, "md"));
     documents.map(|file| file.display().to_string()).collect()
 }
 
@@ -123,7 +113,7 @@ fn documentation(lines: &[&str], item: usize) -> String {
 /// The text of the files that name the public items of a library: its root, and the public modules
 /// of it.
 fn named(src: &Path) -> String {
-    let mut names = fs::read_to_string(src.join("lib.rs")).unwrap_or_default();
+    let mut names = files::read(&src.join("lib.rs")).unwrap_or_default();
     let head = names.clone();
     let lines: Vec<_> = head.lines().collect();
     for pair in lines.windows(2) {
@@ -133,7 +123,7 @@ fn named(src: &Path) -> String {
         let Some(name) = name.and_then(|name| name.strip_suffix(';')) else {
             continue;
         };
-        let module = fs::read_to_string(src.join(name).with_extension("rs"));
+        let module = files::read(&src.join(name).with_extension("rs"));
         let module = module.unwrap_or_default();
         for one in module.split(';') {
             names += one.split_once("pub use ").map_or("", |(_, uses)| uses);
@@ -152,7 +142,7 @@ fn named(src: &Path) -> String {
 #[test]
 fn every_public_trait_says_whether_users_implement_it() {
     let (mut silent, mut count) = (Vec::new(), 0);
-    let sources = sources::of_packages(&root()).expect("the sources");
+    let sources = sources::of_packages(root()).expect("the sources");
     for source in sources {
         let head = named(&root().join(&source.package).join("src"));
         let lines: Vec<_> = source.text.lines().collect();
@@ -196,7 +186,7 @@ fn contributors_find_every_task_and_step() {
 
 #[test]
 fn the_documents_name_the_lowest_rust() {
-    let of = |manifest| manifest::lowest_rust(&root(), manifest).expect("a version");
+    let of = |manifest| manifest::lowest_rust(root(), manifest).expect("a version");
     let (workspace, core) = (of("Cargo.toml"), of("core/Cargo.toml"));
     assert_eq!(of("async/Cargo.toml"), core);
     assert_eq!(of("firmware/Cargo.toml"), workspace);
@@ -222,7 +212,7 @@ fn the_documents_name_the_lowest_rust() {
 /// docs.rs sets `docsrs`. Its documentation then shows which feature each item needs.
 #[test]
 fn the_documentation_of_every_library_shows_the_features_of_its_items() {
-    let folders = manifest::libraries(&root()).expect("the workspace");
+    let folders = manifest::libraries(root()).expect("the workspace");
     assert!(folders.len() >= 9, "{folders:?}");
     for folder in folders {
         let root = format!("{folder}/src/lib.rs");
@@ -329,7 +319,7 @@ fn every_block_of_rust_is_compiled() {
             let mut kinds = block.kind.split(',');
             let is_rust = block.kind.is_empty() || kinds.any(|kind| kind == "rust");
             let is_compiled = match &block.source {
-                Some(source) => ends_in(Path::new(source), "rs"),
+                Some(source) => has_extension(Path::new(source), "rs"),
                 None => is_tested && kinds.all(|kind| kind != "ignore"),
             };
             assert!(
@@ -362,10 +352,10 @@ fn a_block_from_a_file_agrees_with_the_file() {
 #[test]
 fn the_tests_that_a_proof_names_exist() {
     const LEAST: usize = 25;
-    let files = sources::files(&root()).expect("the workspace");
+    let files = sources::files(root()).expect("the workspace");
     let is_test = |file: &Path| {
         let of = ["core/tests", "loom-tests/tests", "explore/tests"];
-        ends_in(file, "rs") && of.iter().any(|folder| file.starts_with(folder))
+        has_extension(file, "rs") && of.iter().any(|folder| file.starts_with(folder))
     };
     let tests = files.iter().filter(|file| is_test(file));
     let tests: String = tests

@@ -17,9 +17,8 @@ pub(crate) fn check(context: &Context) -> Check {
             cargo.arg("check").args(context.locked());
             cargo.args(["--quiet", "--package", &package.name]);
             cargo.args(["--no-default-features", "--features", feature]);
-            cargo
-                .arg("--target-dir")
-                .arg(context.target_dir("features"));
+            let target = context.target_dir("features");
+            cargo.arg("--target-dir").arg(target);
             cargo.env("RUSTFLAGS", "-D warnings");
             count += 1;
             if command::run(&mut cargo).is_err() {

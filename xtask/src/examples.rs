@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::command::{self, Check};
+use crate::command::{self, Check, Words};
 use crate::context::Context;
 
 /// The examples that end, with their packages. The order is that of their guides.
@@ -17,8 +17,8 @@ pub(crate) fn check(context: &Context) -> Check {
     // As the step `tests` builds them, so that there is little to build after it.
     let mut cargo = context.cargo();
     cargo.arg("build").args(context.locked());
-    cargo.args(["--workspace", "--exclude", "portcullis-explore"]);
-    command::run(cargo.args(["--all-features", "--examples"]))?;
+    let all = "--workspace --exclude portcullis-explore --all-features --examples";
+    command::run(cargo.words(all))?;
     let mut count = 0;
     for (folder, names) in ENDING {
         for name in *names {
@@ -36,6 +36,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::files;
     use crate::manifest;
 
     /// The example that is no program: `cargo xtask hot-paths` reads its machine code.
@@ -51,7 +52,9 @@ mod tests {
                 let entries = fs::read_dir(root.join(&folder).join("examples"));
                 let names = entries.into_iter().flatten().flatten();
                 let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-                let names: Vec<_> = names.filter(|name| is_source(name)).collect();
+                let names: Vec<_> = names
+                    .filter(|name| files::has_extension(Path::new(name), "rs"))
+                    .collect();
                 names
                     .into_iter()
                     .map(move |name| format!("{folder}/examples/{name}"))
@@ -59,10 +62,6 @@ mod tests {
         let mut examples: Vec<_> = examples.collect();
         examples.sort();
         examples
-    }
-
-    fn is_source(name: &str) -> bool {
-        Path::new(name).extension().is_some_and(|kind| kind == "rs")
     }
 
     /// Returns whether a test program of the package has the example as a module.
@@ -80,8 +79,7 @@ mod tests {
 
     #[test]
     fn every_example_is_run() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
-        let root = root.expect("a folder above");
+        let root = files::root();
         let path = |(folder, names): &(&str, &[&str])| {
             let paths = names
                 .iter()

@@ -21,7 +21,7 @@ const DOCUMENTED: &str = "docs/embedded";
 const LONGEST: Duration = Duration::from_mins(5);
 
 pub(crate) fn check(context: &Context) -> Check {
-    let mut cargo = context.cargo_test();
+    let mut cargo = context.cargo_test("");
     cargo
         .current_dir(context.root.join("firmware"))
         .env("CARGO_TARGET_DIR", context.target_dir("firmware"));
@@ -168,13 +168,13 @@ fn cargo_in(context: &Context, place: &str, target: &str, subcommand: &str) -> C
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files;
 
     #[test]
     fn the_documented_program_is_for_the_first_board() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let settings = root.join(DOCUMENTED).join(".cargo/config.toml");
+        let settings = files::root().join(DOCUMENTED).join(".cargo/config.toml");
         let target = format!("target = \"{}\"\n", BOARDS[0].target);
-        assert!(std::fs::read_to_string(settings).unwrap().contains(&target));
+        assert!(files::read(&settings).unwrap().contains(&target));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::fs;
 
 use crate::command::{self, Check};
 use crate::context::Context;
+use crate::files;
 use crate::firmware;
 use crate::programs;
 
@@ -87,11 +88,10 @@ pub(crate) fn check(context: &Context) -> Check {
     });
     print!("{text}");
     let mut wrong = beyond_budget(&now);
-    let file = context
-        .root
-        .join(format!("firmware/baseline/{compiler}.txt"));
+    let file = format!("firmware/baseline/{compiler}.txt");
+    let file = context.root.join(file);
     if context.bless && wrong.is_empty() {
-        fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+        files::write(&file, &text)?;
         return Ok(format!(
             "{} limiters written to {}",
             now.len(),
@@ -134,7 +134,7 @@ fn measure(context: &Context, subject: &str) -> Result<Cost, String> {
     command::run(&mut cargo("build"))?;
     let (folder, _) = firmware::folder(context);
     let file = folder.join(TARGET).join("release").join(PACKAGE);
-    let program = fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let program = fs::read(&file).map_err(files::at(&file))?;
     let flash =
         constant_bytes(&program).ok_or_else(|| format!("{} is no program", file.display()))?;
     let printed = firmware::emulated(&mut cargo("run"))?.join(" ");
@@ -257,12 +257,9 @@ mod tests {
 
     #[test]
     fn the_document_agrees_with_the_newest_baseline() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .unwrap();
-        let document = fs::read_to_string(root.join("docs/embedded.md")).unwrap();
-        let newest = baseline::newest(&root.join("firmware/baseline")).unwrap();
-        let costs = parse(&fs::read_to_string(newest).unwrap()).unwrap();
+        let document = files::read(&files::root().join("docs/embedded.md")).unwrap();
+        let newest = baseline::newest(&files::root().join("firmware/baseline")).unwrap();
+        let costs = parse(&files::read(&newest).unwrap()).unwrap();
         assert_eq!(costs.len(), SUBJECTS.len());
         for (name, [flash, ram, allowed, denied]) in costs {
             let [allowed, denied] = [allowed, denied].map(|calls| (calls + 500) / 1_000);

@@ -2,8 +2,7 @@
 //! of a program in `async/tests/coming_from/`. And that guides for systems that are described in a
 //! document name each type and field of it.
 
-use std::fs;
-use std::path::Path;
+use crate::files;
 
 /// The guides and the programs that their cells are part of.
 const GUIDES: &[&str] = &["governor", "tokio-semaphore"];
@@ -76,10 +75,7 @@ const DESCRIBED: &[(&str, &str)] = &[
 ];
 
 fn read(path: &str) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("a folder above");
-    fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    files::read(&files::root().join(path)).unwrap_or_else(|why| panic!("{why}"))
 }
 
 /// Returns the code in the second column of the tables, with the numbers of the lines.

@@ -6,11 +6,11 @@
 
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use crate::command::Check;
 use crate::context::Context;
+use crate::files;
 use crate::imports;
 use crate::manifest;
 use crate::rust_text;
@@ -37,8 +37,7 @@ pub(crate) fn check(context: &Context) -> Check {
     let (mut found, known) = (large(root)?, listed(&manifest::read(root, FUNCTIONS)?));
     if context.bless {
         found.retain(|name, size| known.get(name).is_some_and(|known| fits(*size, *known)));
-        fs::write(root.join(FUNCTIONS), list(&found))
-            .map_err(|error| format!("{FUNCTIONS}: {error}"))?;
+        files::write(&root.join(FUNCTIONS), &list(&found))?;
         return Ok("the lists are as short as they can be".to_owned());
     }
     wrong.extend(judged(&found, &known));

@@ -5,9 +5,9 @@
 //! do not import from each other in a circle, except for the circles that [`CIRCLES`] lists.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::Path;
 
+use crate::files;
 use crate::manifest;
 use crate::rust_text::{self, is_part, words};
 use crate::sources;
@@ -43,7 +43,7 @@ pub(crate) fn check(root: &Path, bless: bool) -> Result<Vec<String>, String> {
     if bless {
         circles.retain(|circle| is_covered(circle, &known));
         let lines: String = circles.iter().map(line).collect();
-        fs::write(root.join(CIRCLES), lines).map_err(|error| format!("{CIRCLES}: {error}"))?;
+        files::write(&root.join(CIRCLES), &lines)?;
     } else {
         wrong.extend(judged(&circles, &known));
     }

@@ -2,8 +2,9 @@
 //! out of the suites that test all limiters.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
+
+use crate::files;
+use crate::sources;
 
 /// The names and types of the registered limiters.
 const REGISTERED: &[(&str, &str)] = {
@@ -46,30 +47,12 @@ fn implemented(source: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).expect("a folder").flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            files.extend(sources(&path));
-        } else {
-            files.push(path);
-        }
-    }
-    files
-}
-
-fn core() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../core")
-}
-
 #[test]
 fn every_limiter_of_the_core_is_registered() {
-    let texts: Vec<_> = sources(&core().join("src"))
-        .iter()
-        .map(|file| fs::read_to_string(file).expect("a source"))
-        .collect();
-    let found: BTreeSet<_> = texts.iter().flat_map(|text| implemented(text)).collect();
+    let mut sources = sources::of_packages(files::root()).expect("the sources");
+    sources.retain(|source| source.package == "core");
+    let found = sources.iter().flat_map(|source| implemented(&source.text));
+    let found: BTreeSet<_> = found.collect();
     let known: BTreeSet<_> = REGISTERED
         .iter()
         .map(|(_, registered)| without_path(registered))
@@ -88,7 +71,8 @@ fn every_limiter_of_the_core_is_registered() {
 fn every_registered_limiter_has_a_source_and_a_test_of_its_name() {
     for (name, _) in REGISTERED {
         for folder in ["src/limiters", "tests"] {
-            let file = core().join(folder).join(name).with_extension("rs");
+            let file = files::root().join("core").join(folder).join(name);
+            let file = file.with_extension("rs");
             assert!(file.is_file(), "{} is missing", file.display());
         }
     }

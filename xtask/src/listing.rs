@@ -1,9 +1,9 @@
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::command;
+use crate::command::{self, Words};
 use crate::context::Context;
+use crate::files;
 
 /// Compiles the core's example `hot_paths` with `cargo`, into `folder`, and returns its assembly.
 pub(crate) fn assembly(
@@ -12,25 +12,14 @@ pub(crate) fn assembly(
     folder: &Path,
     options: &[&str],
 ) -> Result<String, String> {
-    let file = folder.join(
-        options
-            .last()
-            .map_or_else(|| "host.s".to_owned(), |target| format!("{target}.s")),
-    );
-    cargo
-        .arg("rustc")
-        .args(context.locked())
-        .args(["--release", "--package", "portcullis-core"]);
-    cargo
-        .args(["--example", "hot_paths", "--target-dir"])
-        .arg(folder)
-        .args(options);
+    let file = folder.join(format!("{}.s", options.last().unwrap_or(&"host")));
+    cargo.arg("rustc").args(context.locked());
+    cargo.words("--release --package portcullis-core --example hot_paths --target-dir");
+    cargo.arg(folder).args(options);
     // With one codegen unit, each function is complete in one file.
-    cargo
-        .args(["--", "-C", "codegen-units=1", "--emit"])
-        .arg(format!("asm={}", file.display()));
-    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    cargo.words("-- -C codegen-units=1 --emit");
+    cargo.arg(format!("asm={}", file.display()));
+    files::create(folder)?;
     command::run(&mut cargo)?;
-    fs::read_to_string(&file)
-        .map_err(|error| format!("{}: {error}; remove {}", file.display(), folder.display()))
+    files::read(&file).map_err(|error| format!("{error}; remove {}", folder.display()))
 }

@@ -1,8 +1,9 @@
 //! Reads the manifests of the packages.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
+
+use crate::files;
 
 /// Returns the lines of a section of a manifest.
 fn section<'a>(manifest: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
@@ -31,7 +32,7 @@ pub(crate) fn features(manifest: &str) -> BTreeSet<(String, bool)> {
 
 /// Returns the text of the manifest at `path` in the folder `root`.
 pub(crate) fn read(root: &Path, path: &str) -> Result<String, String> {
-    fs::read_to_string(root.join(path)).map_err(|error| format!("{path}: {error}"))
+    files::read(&root.join(path))
 }
 
 /// Returns the folders of the workspace's members.

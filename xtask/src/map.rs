@@ -2,17 +2,12 @@
 //! row, and the arrows between packages are those of the manifests.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
+use crate::files::root;
 use crate::manifest::{self, TOOLS};
 use crate::sources;
 
 const MAP: &str = "docs/architecture.md";
-
-fn root() -> &'static Path {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.parent().expect("a folder above")
-}
 
 fn map() -> String {
     manifest::read(root(), MAP).expect("the map")

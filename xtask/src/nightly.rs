@@ -7,8 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{self, Check};
+use crate::command::{self, Check, Words};
 use crate::context::Context;
+use crate::files;
 use crate::programs;
 use crate::test_programs;
 
@@ -84,8 +85,9 @@ pub(crate) fn miri(context: &Context) -> Check {
     for (folder, features, files) in MIRI {
         for (programs, modules) in programs_of(&context.root, folder, files)? {
             let mut cargo = cargo(context);
-            cargo.args(["miri", "test", "--no-fail-fast"]);
-            cargo.args(context.locked());
+            cargo
+                .words("miri test --no-fail-fast")
+                .args(context.locked());
             let package = format!("portcullis-{folder}");
             cargo.args(["--package", &package, "--features", features]);
             for program in programs {
@@ -107,7 +109,8 @@ type Selection = (Vec<String>, Vec<String>);
 
 /// Returns the test programs that the files are, and then each program of which they are modules,
 /// with the names of these modules.
-fn programs_of(root: &Path, folder: &str, files: &[&str]) -> Result<Vec<Selection>, String> {
+fn programs_of(root: &Path, folder: &str, files: &str) -> Result<Vec<Selection>, String> {
+    let files: Vec<&str> = files.split(' ').collect();
     let mut own = Vec::new();
     let mut others = Vec::new();
     for program in test_programs::of(root, folder)? {
@@ -149,11 +152,8 @@ pub(crate) fn sanitize(context: &Context) -> Check {
                     cargo.args(["--test", &program]);
                 }
                 let target = context.target_dir(&format!("sanitize-{sanitizer}"));
-                cargo
-                    .arg("--target-dir")
-                    .arg(target)
-                    .arg("--")
-                    .args(modules);
+                cargo.arg("--target-dir").arg(target);
+                cargo.arg("--").args(modules);
                 cargo.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"));
                 // Tests leak queues on purpose, which Miri is told one by one.
                 cargo.env("ASAN_OPTIONS", "detect_leaks=0");
@@ -179,14 +179,12 @@ pub(crate) fn fuzz(context: &Context) -> Check {
     let folder = context.target_dir("fuzz");
     let mut build = cargo(context);
     build.arg("build").args(context.locked());
-    build.args(["--package", "portcullis-fuzz", "--bins", "--release"]);
-    build
-        .args(["--target", TARGET, "--target-dir"])
-        .arg(&folder);
+    build.words("--package portcullis-fuzz --bins --release --target");
+    build.args([TARGET, "--target-dir"]).arg(&folder);
     command::run(build.env("RUSTFLAGS", COUNTED))?;
     let seconds = std::env::var(SECONDS).unwrap_or_else(|_| "60".to_owned());
     let corpora = context.root.join("fuzz/corpus");
-    let entries = fs::read_dir(&corpora).map_err(|error| format!("fuzz/corpus: {error}"))?;
+    let entries = fs::read_dir(&corpora).map_err(files::at(&corpora))?;
     let names = entries.flatten().map(|entry| entry.file_name());
     let mut names: Vec<_> = names
         .map(|name| name.to_string_lossy().into_owned())
@@ -194,16 +192,16 @@ pub(crate) fn fuzz(context: &Context) -> Check {
         .collect();
     names.sort();
     let failed = folder.join("failed");
-    fs::create_dir_all(&failed).map_err(|error| format!("{}: {error}", failed.display()))?;
+    files::create(&failed)?;
     let mut wrong = Vec::new();
     for name in &names {
         let found = folder.join("found").join(name);
-        fs::create_dir_all(&found).map_err(|error| format!("{}: {error}", found.display()))?;
+        files::create(&found)?;
         let program = folder.join(TARGET).join("release").join(name);
         let mut fuzzer = Command::new(program);
         fuzzer.arg(format!("-max_total_time={seconds}"));
-        fuzzer.args(["-timeout=30", "-rss_limit_mb=4096", "-max_len=4096"]);
-        fuzzer.args(["-verbosity=0", "-print_final_stats=1"]);
+        fuzzer.words("-timeout=30 -rss_limit_mb=4096 -max_len=4096");
+        fuzzer.words("-verbosity=0 -print_final_stats=1");
         fuzzer.arg(format!("-artifact_prefix={}/{name}-", failed.display()));
         fuzzer.arg(&found).arg(corpora.join(name));
         if command::run(&mut fuzzer).is_err() {
@@ -220,73 +218,43 @@ pub(crate) fn fuzz(context: &Context) -> Check {
 
 /// The tests for Miri: by folder of the package, its features, and its files. They take minutes
 /// together. Files with long traces or with many threads are left out.
-const MIRI: [(&str, &str, &[&str]); 2] = [
+const MIRI: [(&str, &str, &str); 2] = [
     (
         "core",
         "std",
-        &[
-            "attached",
-            "clock",
-            "leases",
-            "saved",
-            "timestamp",
-            "unlimited",
-        ],
+        "attached clock leases saved timestamp unlimited",
     ),
     (
         "async",
         "channel,stream",
-        &["drive", "edges", "handover", "hook", "order", "owned"],
+        "drive edges handover hook order owned",
     ),
 ];
 
 /// The tests for the sanitizers: those with threads, or with memory that processes share.
-const SANITIZED: [(&str, &[&str]); 2] = [
+const SANITIZED: [(&str, &str); 2] = [
     (
         "async",
-        &[
-            "blocking",
-            "conservation",
-            "channel",
-            "edges",
-            "handover",
-            "order",
-            "unwinding",
-        ],
+        "blocking conservation channel edges handover order unwinding",
     ),
-    (
-        "shm",
-        &[
-            "attacks",
-            "concurrency",
-            "pool",
-            "records",
-            "stripes",
-            "tables",
-        ],
-    ),
+    ("shm", "attacks concurrency pool records stripes tables"),
 ];
 
 #[test]
 fn the_tests_for_miri_and_the_sanitizers_exist() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
-    let root = root.expect("a folder above");
+    let programs_of = |folder, files| programs_of(files::root(), folder, files);
     for (folder, _, files) in MIRI {
-        programs_of(root, folder, files).expect(folder);
+        programs_of(folder, files).expect(folder);
     }
     for (folder, files) in SANITIZED {
-        programs_of(root, folder, files).expect(folder);
+        programs_of(folder, files).expect(folder);
     }
-    let all = programs_of(root, "core", &["clock", "leases", "saved"]).expect("core");
-    let names = |list: &[&str]| {
-        list.iter()
-            .map(|name| (*name).to_owned())
-            .collect::<Vec<_>>()
-    };
+    let all = programs_of("core", "clock leases saved").expect("core");
+    let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
     let expected = [
         (names(&["clock"]), names(&[])),
         (names(&["suite"]), names(&["leases::", "saved::"])),
     ];
     assert_eq!(all, expected);
-    assert!(programs_of(root, "core", &["clock", "lease"]).is_err());
+    assert!(programs_of("core", "clock lease").is_err());
 }

@@ -36,18 +36,10 @@ pub(crate) fn check(context: &Context) -> Check {
         };
         let build = |package: &str, features: &str| {
             let mut cargo = cargo();
-            cargo
-                .arg("build")
-                .args(context.locked())
-                .args(["--release", "--package", package]);
-            cargo
-                .args([
-                    "--no-default-features",
-                    "--features",
-                    features,
-                    "--target-dir",
-                ])
-                .arg(&folder);
+            cargo.arg("build").args(context.locked());
+            cargo.args(["--release", "--package", package]);
+            cargo.args(["--no-default-features", "--features", features]);
+            cargo.arg("--target-dir").arg(&folder);
             command::run(cargo.args(options))
         };
         if target == WASM {

@@ -10,8 +10,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::command::{self, Check};
+use crate::command::{self, Check, Words};
 use crate::context::Context;
+use crate::files;
 use crate::manifest;
 
 /// The files that each package must have.
@@ -31,15 +32,12 @@ pub(crate) fn check(context: &Context) -> Check {
     let packages = published(&context.root)?;
     let folder = context.target_dir("package-check");
     // What an earlier run has packed would be compiled too.
-    if folder.exists() {
-        fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    }
-    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    files::remove(&folder)?;
+    files::create(&folder)?;
     // A dry run does not say where it leaves the packages.
-    for pack in [&["publish", "--dry-run"][..], &["package"]] {
+    for pack in ["publish --dry-run", "package"] {
         let mut cargo = context.cargo();
-        cargo.args(pack);
-        cargo.args(["--no-verify", "--allow-dirty", "--quiet"]);
+        cargo.words(pack).words("--no-verify --allow-dirty --quiet");
         for package in &packages {
             cargo.args(["--package", &package.name]);
         }
@@ -52,7 +50,7 @@ pub(crate) fn check(context: &Context) -> Check {
     for Package { name, version, .. } in &packages {
         let file = folder.join(format!("package/{name}-{version}.crate"));
         let mut tar = Command::new("tar");
-        tar.arg("--extract").arg("--gzip").arg("--file").arg(file);
+        tar.words("--extract --gzip --file").arg(file);
         command::run(tar.arg("--directory").arg(&folder))?;
         let unpacked = folder.join(format!("{name}-{version}"));
         let faults = faults(&unpacked);
@@ -61,15 +59,12 @@ pub(crate) fn check(context: &Context) -> Check {
         }
         let _ = writeln!(workspace, "{name} = {{ path = \"{name}-{version}\" }}");
     }
-    let write = |name: &str, text: &str| {
-        fs::write(folder.join(name), text).map_err(|error| format!("{name}: {error}"))
-    };
-    write("Cargo.toml", &workspace)?;
+    files::write(&folder.join("Cargo.toml"), &workspace)?;
     // With the versions that the other checks use.
-    write("Cargo.lock", &manifest::read(&context.root, "Cargo.lock")?)?;
+    files::copy(&context.root.join("Cargo.lock"), &folder.join("Cargo.lock"))?;
     let mut cargo = context.cargo();
-    cargo.current_dir(&folder).args(["check", "--workspace"]);
-    cargo.args(["--all-features", "--all-targets", "--target-dir"]);
+    cargo.current_dir(&folder);
+    cargo.words("check --workspace --all-features --all-targets --target-dir");
     command::run(cargo.arg(folder.join("build")))?;
     let names: Vec<_> = packages.iter().map(|package| &*package.name).collect();
     Ok(names.join(", "))
@@ -157,20 +152,15 @@ mod tests {
 
     #[test]
     fn the_libraries_and_the_program_are_published_and_the_tools_are_not() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let packages = published(root).unwrap();
+        let packages = published(files::root()).unwrap();
         let names: Vec<_> = packages.iter().map(|package| &*package.name).collect();
         for name in ["core", "async", "policy", "tower", "shm", "fleet", "cli"] {
             assert!(names.contains(&&*format!("portcullis-{name}")), "{name}");
         }
-        for name in [
-            "xtask",
-            "portcullis-bench",
-            "portcullis-docs",
-            "portcullis-fuzz",
-        ] {
-            assert!(!names.contains(&name), "{name}");
+        for name in ["bench", "docs", "fuzz"] {
+            assert!(!names.contains(&&*format!("portcullis-{name}")), "{name}");
         }
+        assert!(!names.contains(&"xtask"));
     }
 
     #[test]
@@ -190,8 +180,7 @@ mod tests {
         assert_eq!(ordered.map(names), Ok("c a b".to_owned()));
         let circle = in_order(vec![a(), b(), package("c", "b.workspace = true\n")]);
         assert_eq!(circle.map(names), Err("a circle among a, b, c".to_owned()));
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let ours = published(root).map(names).unwrap();
+        let ours = published(files::root()).map(names).unwrap();
         let at = |name: &str| ours.find(&format!("portcullis-{name}")).unwrap();
         assert!(
             at("stores") < at("counters") && at("counters") < at("policy"),
@@ -209,8 +198,7 @@ mod tests {
     /// A package of a path alone, without a version, cannot be depended on by a published one.
     #[test]
     fn each_library_of_the_workspace_has_a_version_beside_its_path() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let manifest = manifest::read(root, "Cargo.toml").unwrap();
+        let manifest = manifest::read(files::root(), "Cargo.toml").unwrap();
         let version = "version = \"";
         let own = manifest
             .lines()

@@ -5,11 +5,11 @@
 //! libraries of this repository where the README says `../portcullis`, and on nothing that its
 //! manifest does not name.
 
-use std::fs;
 use std::path::Path;
 
 use crate::command::{self, Check};
 use crate::context::Context;
+use crate::files;
 
 /// A program, and the manifest above it.
 struct Program {
@@ -52,9 +52,7 @@ impl Program {
 }
 
 pub(crate) fn check(context: &Context) -> Check {
-    let readme = fs::read_to_string(context.root.join("README.md"))
-        .map_err(|error| format!("README.md: {error}"))?;
-    let programs = programs(&readme)?;
+    let programs = programs(&files::read(&context.root.join("README.md"))?)?;
     let folder = context.target_dir("readme");
     write(&context.root, &folder, &programs)?;
     for program in &programs {
@@ -100,10 +98,8 @@ fn write(root: &Path, folder: &Path, programs: &[Program]) -> Result<(), String>
         "[workspace]\nresolver = \"2\"\nmembers = [{}]\n",
         names.join(", ")
     );
-    file(&folder.join("Cargo.toml"), &workspace)?;
-    let lock = root.join("Cargo.lock");
-    let versions = fs::read_to_string(&lock).map_err(|e| format!("{}: {e}", lock.display()))?;
-    file(&folder.join("Cargo.lock"), &versions)?;
+    files::write(&folder.join("Cargo.toml"), &workspace)?;
+    files::copy(&root.join("Cargo.lock"), &folder.join("Cargo.lock"))?;
     for program in programs {
         let name = program.name();
         let here = format!("\"{}/", root.display());
@@ -112,18 +108,10 @@ fn write(root: &Path, folder: &Path, programs: &[Program]) -> Result<(), String>
             "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n{dependencies}"
         );
         let package = folder.join(&name);
-        file(&package.join("Cargo.toml"), &manifest)?;
-        file(&package.join("src").join(program.file()), &program.text)?;
+        files::write(&package.join("Cargo.toml"), &manifest)?;
+        files::write(&package.join("src").join(program.file()), &program.text)?;
     }
     Ok(())
-}
-
-fn file(path: &Path, text: &str) -> Result<(), String> {
-    let say = |error| format!("{}: {error}", path.display());
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(say)?;
-    }
-    fs::write(path, text).map_err(say)
 }
 
 #[cfg(test)]

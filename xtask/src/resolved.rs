@@ -7,12 +7,12 @@
 //!
 //! Each works in a copy of the sources with a lock file of its own.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{self, Check};
+use crate::command::{self, Check, Words};
 use crate::context::Context;
+use crate::files;
 use crate::manifest::{self, TOOLS};
 #[cfg(test)]
 use crate::package;
@@ -27,14 +27,15 @@ pub(crate) fn oldest(context: &Context) -> Check {
     // What only tests need must not raise a version.
     for member in manifest::members(&tree)? {
         let path = format!("{member}/Cargo.toml");
-        write(&tree, &path, &without_tests(&manifest::read(&tree, &path)?))?;
+        let kept = without_tests(&manifest::read(&tree, &path)?);
+        files::write(&tree.join(path), &kept)?;
     }
     let mut update = cargo(context, &tree);
     // Only the choice of versions needs a flag of nightly compilers.
     update.args(["update", "-Zdirect-minimal-versions"]);
     command::run(update.env("RUSTC_BOOTSTRAP", "1"))?;
     let mut check = cargo(context, &tree);
-    check.args(["check", "--locked", "--workspace", "--all-features"]);
+    check.words("check --locked --workspace --all-features");
     command::run(check.arg("--target-dir").arg(tree.with_file_name("build")))?;
     Ok(String::new())
 }
@@ -46,8 +47,8 @@ pub(crate) fn newest(context: &Context) -> Check {
     update.env("CARGO_RESOLVER_INCOMPATIBLE_RUST_VERSIONS", "allow");
     command::run(update.arg("update"))?;
     let mut test = cargo(context, &tree);
-    test.args(["test", "--locked", "--no-fail-fast", "--workspace"]);
-    test.args(["--all-features", "--exclude", "portcullis-core"]);
+    test.words("test --locked --no-fail-fast --workspace --all-features");
+    test.words("--exclude portcullis-core");
     let servers = [Server::Etcd, Server::Nginx, Server::Redis];
     setup::provide_servers(context, &servers, &mut test);
     command::run_tests(test.arg("--target-dir").arg(tree.with_file_name("build")))
@@ -59,7 +60,7 @@ fn copied(context: &Context, name: &str) -> Result<PathBuf, String> {
     let tree = context.target_dir(name).join("tree");
     sources::copy(&context.root, &tree)?;
     let workspace = manifest::read(&tree, "Cargo.toml")?;
-    write(&tree, "Cargo.toml", &without(&workspace, &TOOLS))?;
+    files::write(&tree.join("Cargo.toml"), &without(&workspace, &TOOLS))?;
     Ok(tree)
 }
 
@@ -84,10 +85,6 @@ fn without_tests(manifest: &str) -> String {
     kept
 }
 
-fn write(tree: &Path, path: &str, text: &str) -> Result<(), String> {
-    fs::write(tree.join(path), text).map_err(|error| format!("{path}: {error}"))
-}
-
 fn cargo(context: &Context, tree: &Path) -> Command {
     let mut cargo = context.cargo();
     cargo.current_dir(tree);
@@ -107,12 +104,11 @@ mod tests {
 
     #[test]
     fn the_tools_of_the_workspace_are_no_members_of_a_copy() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let workspace = manifest::read(root, "Cargo.toml").unwrap();
+        let workspace = manifest::read(files::root(), "Cargo.toml").unwrap();
         let kept = without(&workspace, &TOOLS);
         let members = kept.lines().find(|line| line.starts_with("members = "));
         let members = members.unwrap();
-        let published = package::published(root).unwrap();
+        let published = package::published(files::root()).unwrap();
         assert_eq!(
             members.matches('"').count(),
             2 * published.len(),

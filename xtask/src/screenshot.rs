@@ -5,10 +5,10 @@
 //! run of the demo, in all that does not depend on times.
 
 use core::fmt::Write as _;
-use std::fs;
 
-use crate::command::{self, Check};
+use crate::command::{self, Check, Words};
 use crate::context::Context;
+use crate::files;
 
 /// The picture, from the root.
 const PICTURE: &str = "docs/demo.svg";
@@ -33,8 +33,8 @@ const STYLE: &str = "text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,m
 
 pub(crate) fn write(context: &Context) -> Check {
     let mut cargo = context.cargo();
-    cargo.args(["run", "--quiet", "--release", "--package", "portcullis-cli"]);
-    cargo.args(["--", "demo"]).env("CLICOLOR_FORCE", "1");
+    cargo.words("run --quiet --release --package portcullis-cli -- demo");
+    cargo.env("CLICOLOR_FORCE", "1");
     cargo.env_remove("NO_COLOR");
     command::announce(&cargo);
     let output = cargo.output().map_err(|error| format!("cargo: {error}"))?;
@@ -42,9 +42,7 @@ pub(crate) fn write(context: &Context) -> Check {
     if !output.status.success() {
         return Err(format!("the demo ended with {}:\n{text}", output.status));
     }
-    let picture = picture(&text);
-    let path = context.root.join(PICTURE);
-    fs::write(&path, picture).map_err(|error| format!("{PICTURE}: {error}"))?;
+    files::write(&context.root.join(PICTURE), &picture(&text))?;
     Ok(format!("{PICTURE} is written"))
 }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::book;
+use crate::command::Words;
 use crate::context::Context;
 use crate::debian;
 use crate::nightly::Nightly;
@@ -238,14 +239,7 @@ fn install_runner(context: &Context) -> bool {
     let runner = callgrind_runner(context);
     let root = runner.parent().and_then(Path::parent).unwrap_or(&runner);
     let mut cargo = context.cargo();
-    cargo.args([
-        "install",
-        "--quiet",
-        "--debug",
-        "--locked",
-        "gungraun-runner",
-        "--version",
-    ]);
+    cargo.words("install --quiet --debug --locked gungraun-runner --version");
     cargo.arg(runner_version(context)).arg("--root").arg(root);
     runner.is_file() || succeeds(&mut cargo)
 }

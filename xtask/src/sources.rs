@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use crate::files;
 use crate::manifest;
 
 /// Returns all sources below `root`, relative to it: everything except build products and hidden
@@ -35,21 +36,11 @@ pub(crate) fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
 ///
 /// Returns an error if a file cannot be read or written.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    let copied = || {
-        if to.exists() {
-            fs::remove_dir_all(to)?;
-        }
-        for file in files(from)? {
-            let to = to.join(&file);
-            if let Some(folder) = to.parent() {
-                fs::create_dir_all(folder)?;
-            }
-            fs::copy(from.join(&file), to)?;
-        }
-        Ok(())
-    };
-    copied()
-        .map_err(|error: io::Error| format!("copying the workspace to {}: {error}", to.display()))
+    files::remove(to)?;
+    for file in files(from).map_err(files::at(from))? {
+        files::copy(&from.join(&file), &to.join(&file))?;
+    }
+    Ok(())
 }
 
 /// A source of a package.
@@ -75,7 +66,7 @@ pub(crate) fn of_packages(root: &Path) -> Result<Vec<Source>, String> {
         let base = Path::new(&package).join("src");
         let files = files(&root.join(&base)).unwrap_or_default();
         let files = files.into_iter();
-        for file in files.filter(|file| file.extension().is_some_and(|kind| kind == "rs")) {
+        for file in files.filter(|file| files::has_extension(file, "rs")) {
             let path = file.with_extension("");
             let parts = path.iter().map(|part| part.to_string_lossy().into_owned());
             let mut module: Vec<_> = parts.collect();
@@ -107,17 +98,14 @@ fn flag_of_others(line: &str) -> Option<&str> {
 
 #[test]
 fn the_flags_of_the_models_have_names_of_their_own() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("xtask is in the workspace");
-    for file in files(root).expect("the workspace") {
+    for file in files(files::root()).expect("the workspace") {
         let name = file.to_string_lossy();
         let is_source = name.ends_with(".rs") || name.ends_with(".toml");
         // Comments, and the dependency itself, may name loom.
         if !is_source || name == "xtask/src/sources.rs" {
             continue;
         }
-        let text = fs::read_to_string(root.join(&file)).unwrap_or_default();
+        let text = files::read(&files::root().join(&file)).unwrap_or_default();
         for line in text
             .lines()
             .filter(|line| !line.trim_start().starts_with("//"))

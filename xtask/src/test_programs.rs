@@ -13,6 +13,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::files;
 use crate::manifest;
 
 /// A program of tests.
@@ -56,10 +57,9 @@ fn listed(manifest: &str) -> Vec<String> {
 /// Returns the names of the files with tests of a package.
 fn files(root: &Path, folder: &str) -> Result<Vec<String>, String> {
     let folder = root.join(folder).join("tests");
-    let entries =
-        fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let entries = fs::read_dir(&folder).map_err(files::at(&folder))?;
     let files = entries.flatten().map(|entry| entry.path());
-    let sources = files.filter(|file| file.extension().is_some_and(|kind| kind == "rs"));
+    let sources = files.filter(|file| files::has_extension(file, "rs"));
     let mut names: Vec<_> = sources
         .filter_map(|file| Some(file.file_stem()?.to_str()?.to_owned()))
         .collect();
@@ -79,8 +79,7 @@ fn modules(program: &str) -> Vec<String> {
 
 #[test]
 fn every_file_of_tests_is_run_once() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
-    let root = root.expect("a folder above");
+    let root = files::root();
     for folder in manifest::members(root).expect("the workspace") {
         if !root.join(&folder).join("tests").is_dir() {
             continue;

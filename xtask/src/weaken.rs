@@ -9,7 +9,6 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
@@ -17,6 +16,8 @@ use std::time::Instant;
 
 use self::mutants::Mutant;
 use self::orderings::{Tests, Weakening};
+use crate::command::Words;
+use crate::files;
 use crate::manifest::{self, TOOLS};
 use crate::sources;
 
@@ -27,8 +28,24 @@ struct Suite {
     /// The list, in the format that [`mutants`] describes.
     list: &'static str,
     /// Arguments of `cargo test`.
-    arguments: &'static [&'static str],
+    arguments: &'static str,
     rustflags: &'static str,
+}
+
+const fn suite(name: &'static str, list: &'static str, arguments: &'static str) -> Suite {
+    Suite {
+        name,
+        list,
+        arguments,
+        rustflags: "",
+    }
+}
+
+impl Suite {
+    const fn with(mut self, rustflags: &'static str) -> Self {
+        self.rustflags = rustflags;
+        self
+    }
 }
 
 /// The tests that notice weakened orderings.
@@ -110,84 +127,68 @@ fn chosen(root: &Path, only: &str) -> Result<Vec<Break>, String> {
 }
 
 const SUITES: [Suite; 12] = [
-    Suite {
-        name: "core",
-        list: include_str!("../mutants/core.txt"),
-        arguments: &[
-            "--profile",
-            "checked",
-            "--package",
-            "portcullis-core",
-            "--all-features",
-        ],
-        rustflags: "",
-    },
-    Suite {
-        name: "explore",
-        list: include_str!("../mutants/explore.txt"),
-        arguments: &["--profile", "checked", "--package", "portcullis-explore"],
-        rustflags: "--cfg portcullis_explore",
-    },
-    Suite {
-        name: "async",
-        list: include_str!("../mutants/async.txt"),
-        arguments: &["--package", "portcullis-async", "--all-features"],
-        rustflags: "",
-    },
-    Suite {
-        name: "counters",
-        list: include_str!("../mutants/counters.txt"),
-        arguments: &["--package", "portcullis-counters", "--all-features"],
-        rustflags: "",
-    },
-    Suite {
-        name: "policy",
-        list: include_str!("../mutants/policy.txt"),
-        arguments: &["--package", "portcullis-policy", "--all-features"],
-        rustflags: "",
-    },
-    Suite {
-        name: "cli",
-        list: include_str!("../mutants/cli.txt"),
-        arguments: &["--package", "portcullis-cli"],
-        rustflags: "",
-    },
-    Suite {
-        name: "shm",
-        list: include_str!("../mutants/shm.txt"),
-        arguments: &["--package", "portcullis-shm"],
-        rustflags: "",
-    },
-    Suite {
-        name: "tower",
-        list: include_str!("../mutants/tower.txt"),
-        arguments: &["--package", "portcullis-tower", "--all-features"],
-        rustflags: "",
-    },
-    Suite {
-        name: "fleet",
-        list: include_str!("../mutants/fleet.txt"),
-        arguments: &["--package", "portcullis-fleet", "--all-features"],
-        rustflags: "",
-    },
-    Suite {
-        name: "jobs",
-        list: include_str!("../mutants/jobs.txt"),
-        arguments: &["--package", "portcullis-jobs"],
-        rustflags: "",
-    },
-    Suite {
-        name: "fuzz",
-        list: include_str!("../mutants/fuzz.txt"),
-        arguments: &["--package", "portcullis-fuzz"],
-        rustflags: "",
-    },
-    Suite {
-        name: "loom",
-        list: include_str!("../mutants/loom.txt"),
-        arguments: &["--release", "--package", "portcullis-loom"],
-        rustflags: "--cfg portcullis_loom",
-    },
+    suite(
+        "core",
+        include_str!("../mutants/core.txt"),
+        "--profile checked --package portcullis-core --all-features",
+    ),
+    suite(
+        "explore",
+        include_str!("../mutants/explore.txt"),
+        "--profile checked --package portcullis-explore",
+    )
+    .with("--cfg portcullis_explore"),
+    suite(
+        "async",
+        include_str!("../mutants/async.txt"),
+        "--package portcullis-async --all-features",
+    ),
+    suite(
+        "counters",
+        include_str!("../mutants/counters.txt"),
+        "--package portcullis-counters --all-features",
+    ),
+    suite(
+        "policy",
+        include_str!("../mutants/policy.txt"),
+        "--package portcullis-policy --all-features",
+    ),
+    suite(
+        "cli",
+        include_str!("../mutants/cli.txt"),
+        "--package portcullis-cli",
+    ),
+    suite(
+        "shm",
+        include_str!("../mutants/shm.txt"),
+        "--package portcullis-shm",
+    ),
+    suite(
+        "tower",
+        include_str!("../mutants/tower.txt"),
+        "--package portcullis-tower --all-features",
+    ),
+    suite(
+        "fleet",
+        include_str!("../mutants/fleet.txt"),
+        "--package portcullis-fleet --all-features",
+    ),
+    suite(
+        "jobs",
+        include_str!("../mutants/jobs.txt"),
+        "--package portcullis-jobs",
+    ),
+    suite(
+        "fuzz",
+        include_str!("../mutants/fuzz.txt"),
+        "--package portcullis-fuzz",
+    ),
+    suite(
+        "loom",
+        include_str!("../mutants/loom.txt"),
+        "--release --package portcullis-loom",
+    )
+    .with("--cfg portcullis_loom"),
 ];
 
 /// The time limit for a test, and for its build: a weakened queue may lose a wake-up and never end.
@@ -292,7 +293,7 @@ impl Bench {
         for package in manifest::members(&tree)? {
             let path = format!("{package}/Cargo.toml");
             let text = manifest::read(&tree, &path)?.replace("autotests = false\n", "");
-            fs::write(tree.join(&path), text).map_err(|error| format!("{path}: {error}"))?;
+            files::write(&tree.join(path), &text)?;
         }
         Ok(())
     }
@@ -341,12 +342,8 @@ impl Bench {
     /// the result is in doubt.
     fn try_break(&self, broken: &Break) -> Result<String, String> {
         let path = self.tree().join(&broken.file);
-        let original =
-            fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let mutated = broken.apply(&original)?;
-        let write =
-            |text| fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()));
-        write(&mutated)?;
+        let original = files::read(&path)?;
+        files::write(&path, &broken.apply(&original)?)?;
         let mut outcome = Err("there is no test".to_owned());
         for (suite, tests) in &broken.tests {
             outcome = self.expect_failure(suite, tests);
@@ -354,7 +351,7 @@ impl Bench {
                 break;
             }
         }
-        write(&original)?;
+        files::write(&path, &original)?;
         outcome
     }
 
@@ -425,7 +422,7 @@ impl Bench {
             .arg(LIMIT)
             .arg(cargo)
             .arg("test")
-            .args(suite.arguments)
+            .words(suite.arguments)
             .args(arguments)
             .current_dir(self.tree())
             .env("CARGO_TARGET_DIR", self.place.join("build"))
@@ -537,12 +534,11 @@ mod tests {
 
     #[test]
     fn the_text_of_every_mutant_occurs_once_and_every_ordering_has_a_test() {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let wrong: Vec<_> = chosen(&sources, "")
+        let wrong: Vec<_> = chosen(files::root(), "")
             .unwrap_or_else(|why| panic!("xtask/mutants/orderings.txt: {why}"))
             .iter()
             .filter_map(|broken| {
-                let source = fs::read_to_string(sources.join(&broken.file)).unwrap();
+                let source = files::read(&files::root().join(&broken.file)).unwrap();
                 let why = broken.apply(&source).err()?;
                 Some(format!("{}, {}: {why}", broken.file, broken.describe()))
             })

@@ -1,9 +1,9 @@
 //! Checks the width of comments and prose. The formatter handles only code.
 
-use std::fs;
 use std::path::Path;
 
 use crate::command::Check;
+use crate::files;
 use crate::sources;
 
 /// The largest width of a line of a comment or of prose, in columns.
@@ -14,15 +14,13 @@ const WIDTH: usize = 100;
 pub(crate) fn check(root: &Path) -> Check {
     let mut wide = Vec::new();
     let mut checked = 0;
-    for file in sources::files(root).map_err(|error| format!("{}: {error}", root.display()))? {
+    for file in sources::files(root).map_err(files::at(root))? {
         let is_prose = match file.extension().and_then(|extension| extension.to_str()) {
             Some("rs") => false,
             Some("md") => true,
             _ => continue,
         };
-        let path = root.join(&file);
-        let text =
-            fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = files::read(&root.join(&file))?;
         checked += 1;
         let numbers = wide_lines(&text, is_prose);
         wide.extend(numbers.map(|number| format!("{}:{number}", file.display())));
