@@ -365,6 +365,24 @@ mod over {
         }
     }
 
+    /// A queue without a timer has nobody who looks for the rest later, until `advance` is called.
+    #[test]
+    fn a_release_serves_those_behind_more_late_requests_than_wake_at_once() {
+        let queue = queue(Concurrency::new(2), 99);
+        let held = [(); 2].map(|()| queue.try_acquire(1).unwrap());
+        let late: Vec<_> = (0..40)
+            .map(|_| Task::waiting(queue.acquire(2).until(START + SECOND)))
+            .collect();
+        let behind = Task::waiting(queue.acquire(1));
+        queue.clock().set(START + 2 * SECOND);
+        let [one, other] = held;
+        drop(one);
+        assert_eq!(behind.wakes(), 1, "waits although its permit is free");
+        assert_eq!(permits(behind.outcome()), Ok(1));
+        assert!(late.iter().all(|wait| wait.wakes() == 1));
+        drop(other);
+    }
+
     #[test]
     fn a_deadline_set_after_the_first_poll_changes_nothing() {
         let queue = queue(Concurrency::new(1), 99);
