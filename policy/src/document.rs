@@ -205,6 +205,11 @@ pub(crate) struct Words {
     pub(crate) tables: &'static str,
 }
 
+/// Returns the words of a list of names.
+pub(crate) fn words(list: &str) -> impl Iterator<Item = &str> {
+    list.split_ascii_whitespace()
+}
+
 /// Reads the values of one file, and notes its errors.
 pub(crate) struct Reader<'t> {
     text: &'t str,
@@ -276,16 +281,15 @@ impl<'t> Reader<'t> {
         self.refuse(value.span, message);
     }
 
-    /// Notes the names of a table that are not known.
-    pub(crate) fn known(&mut self, table: &Table<'_>, of: &str, known: &[&str]) {
+    /// Notes the names of a table that are not among the words of `known`.
+    pub(crate) fn known(&mut self, table: &Table<'_>, of: &str, known: &str) {
         for (name, _) in table.iter() {
-            let is_known = known
-                .iter()
-                .any(|known| table.names.are_equal(known, &name.text));
-            if !is_known {
-                let hint = match nearest(&name.text, known.iter().copied()) {
+            let is_known = |known: &str| table.names.are_equal(known, &name.text);
+            if !words(known).any(is_known) {
+                let all = || words(known).collect::<Vec<_>>().join(", ");
+                let hint = match nearest(&name.text, words(known)) {
                     Some(nearest) => format!("did you mean {nearest}?"),
-                    None => format!("expected one of {}", known.join(", ")),
+                    None => format!("expected one of {}", all()),
                 };
                 let name_shown = shown(&name.text);
                 let message = format!("{name_shown} is not a setting of {of}: {hint}");
@@ -686,7 +690,7 @@ mod tests {
             table.get("LIMIT").unwrap().span,
             Span { start: 10, end: 11 }
         );
-        reader.known(&table, "a route", &["LIMIT"]);
+        reader.known(&table, "a route", "LIMIT");
         assert_eq!(reader.into_errors().len(), 2, "both others are set twice");
     }
 

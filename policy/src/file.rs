@@ -20,64 +20,28 @@ use crate::settings::PolicySettings;
 use crate::thresholds::Threshold;
 
 /// The settings of a file. Editors read the first one.
-const FILE: [&str; 5] = ["$schema", "paths", "table_bytes", "stores", "rules"];
+const FILE: &str = "$schema paths table_bytes stores rules";
 
 /// The settings of `paths`.
-const PATHS: [&str; 3] = ["ignore_case", "decode_slashes", "reading"];
+const PATHS: &str = "ignore_case decode_slashes reading";
 
 /// The settings of a rule.
-const RULE: [&str; 25] = [
-    "name",
-    "priority",
-    "kind",
-    "methods",
-    "paths",
-    "hosts",
-    "tiers",
-    "properties",
-    "key",
-    "on_missing",
-    "keys",
-    "limits",
-    "overrides",
-    "thresholds",
-    "penalty",
-    "hold",
-    "exempt",
-    "shadow",
-    "enabled",
-    "message",
-    "status",
-    "headers",
-    "etag",
-    "store",
-    "sync",
-];
+const RULE: &str = "\
+    name priority kind methods paths hosts tiers properties key on_missing keys limits overrides \
+    thresholds penalty hold exempt shadow enabled message status headers etag store sync";
 
 /// The settings of a limit.
-const LIMIT: [&str; 12] = [
-    "rate",
-    "at_once",
-    "algorithm",
-    "burst",
-    "initial",
-    "refill",
-    "segments",
-    "wait",
-    "debt",
-    "queue",
-    "queue_order",
-    "name",
-];
+const LIMIT: &str = "\
+    rate at_once algorithm burst initial refill segments wait debt queue queue_order name";
 
 /// The settings of an override.
-const OVERRIDE: [&str; 2] = ["key", "limits"];
+const OVERRIDE: &str = "key limits";
 
 /// The settings of a threshold.
-const THRESHOLD: [&str; 4] = ["at", "decision", "hold", "segments"];
+const THRESHOLD: &str = "at decision hold segments";
 
 /// The settings of `exempt`.
-const EXEMPT: [&str; 3] = ["headers", "properties", "networks"];
+const EXEMPT: &str = "headers properties networks";
 
 const KINDS: [(&str, Kind); 5] = [
     ("request", Kind::Request),
@@ -300,62 +264,64 @@ impl<'v, 't> Settings<'v, 't> {
     }
 }
 
+/// Returns `of` as `set` makes it of a value, if there is one.
+fn set<T, V>(of: T, value: Option<V>, set: impl FnOnce(T, V) -> T) -> T {
+    match value {
+        Some(value) => set(of, value),
+        None => of,
+    }
+}
+
 impl<'t> FileReader<'t> {
     fn file(&mut self, file: &Table<'t>) -> (Vec<Rule>, PolicySettings) {
-        self.reader.known(file, "a policy", &FILE);
-        if let Some(schema) = file.get("$schema") {
-            self.reader.text(schema, "$schema");
-        }
-        let mut path_rules = PathRules::new();
-        if let Some(value) = file.get("paths")
-            && let Some(paths) = self.reader.table(value, "paths")
-        {
-            self.reader.known(paths, "paths", &PATHS);
-            let [ignore_case, decode_slashes] = ["ignore_case", "decode_slashes"].map(|name| {
-                let value = paths.get(name)?;
-                self.reader.boolean(value, name)
-            });
-            if let Some(value) = paths.get("reading")
-                && let Some(reading) = self.reader.choice(value, "reading", &READINGS)
-            {
-                path_rules = path_rules.reading(reading);
-            }
-            if ignore_case == Some(true) {
-                path_rules = path_rules.ignoring_case();
-            }
-            if decode_slashes == Some(true) {
-                path_rules = path_rules.decoding_slashes();
-            }
-        }
-        let mut settings = PolicySettings::new().path_rules(path_rules);
-        if let Some(value) = file.get("table_bytes")
-            && let Some(bytes) = self.reader.number(value, "table_bytes", i64::MAX as u64)
-        {
-            settings = settings.table_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
-        }
-        if let Some(value) = file.get("stores") {
-            let names = self.reader.texts(value, "stores");
-            self.stores = names.into_iter().map(|(name, _)| name.into()).collect();
-        }
+        self.reader.known(file, "a policy", FILE);
+        let all = Settings {
+            table: file,
+            rule: None,
+        };
+        self.text(&all, "$schema");
+        let path_rules = self.path_rules(&all);
+        let settings = PolicySettings::new().path_rules(path_rules);
+        let bytes = self.number(&all, "table_bytes", i64::MAX as u64);
+        let settings = set(settings, bytes, |settings, bytes| {
+            settings.table_bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
+        });
+        let stores = self.texts(&all, "stores");
+        self.stores = stores.into_iter().map(Into::into).collect();
         let mut rules = Vec::new();
-        if let Some(value) = file.get("rules") {
-            let expected = format!("an array of {}", self.reader.words.tables);
-            for value in self.reader.array(value, "rules", &expected) {
-                rules.extend(self.rule(value));
-            }
-        } else {
+        if file.get("rules").is_none() {
             // A file that was cut off, or is not yet written, must not lift all limits.
             self.reader.refuse(
                 Span { start: 0, end: 0 },
                 "rules is missing; a policy without rules has an empty array",
             );
         }
+        for value in self.tables(file.get("rules"), "rules") {
+            rules.extend(self.rule(value));
+        }
         (rules, settings)
+    }
+
+    fn path_rules(&mut self, of_file: &Settings<'_, 't>) -> PathRules {
+        let rules = PathRules::new();
+        let Some(table) = self.table(of_file.get("paths"), "paths", PATHS) else {
+            return rules;
+        };
+        let settings = Settings { table, rule: None };
+        let reading = self.choice(&settings, "reading", &READINGS);
+        let mut rules = set(rules, reading, PathRules::reading);
+        if self.is(&settings, "ignore_case", true) {
+            rules = rules.ignoring_case();
+        }
+        if self.is(&settings, "decode_slashes", true) {
+            rules = rules.decoding_slashes();
+        }
+        rules
     }
 
     fn rule(&mut self, value: &Value<'t>) -> Option<Rule> {
         let table = self.reader.table(value, "rules")?;
-        self.reader.known(table, "a rule", &RULE);
+        self.reader.known(table, "a rule", RULE);
         let Some(name) = table.get("name") else {
             self.reader
                 .refuse(value.span, "name is missing in this rule");
@@ -374,13 +340,9 @@ impl<'t> FileReader<'t> {
         rule = self.numbers(&settings, rule);
         rule = self.key_of(&settings, number, rule);
         if let Some(value) = settings.get("limits") {
-            for limit in self.limits(number, "limits", value) {
-                rule = rule.limit(limit);
-            }
+            rule = { self.limits(number, "limits", value).into_iter() }.fold(rule, Rule::limit);
         }
-        if let Some(value) = settings.get("overrides") {
-            rule = self.overrides(number, value, rule);
-        }
+        rule = self.overrides(&settings, number, rule);
         rule = self.thresholds(&settings, number, rule);
         rule = self.consequences(&settings, rule);
         rule = self.flags(&settings, rule);
@@ -388,17 +350,12 @@ impl<'t> FileReader<'t> {
     }
 
     /// Sets the numbers of a rule.
-    fn numbers(&mut self, settings: &Settings<'_, 't>, mut rule: Rule) -> Rule {
-        if let Some(priority) = self.number(settings, "priority", u32::MAX.into()) {
-            rule = rule.priority(priority as u32);
-        }
-        if let Some(keys) = self.number(settings, "keys", u32::MAX.into()) {
-            rule = rule.keys(keys as usize);
-        }
-        if let Some(status) = self.number(settings, "status", u16::MAX.into()) {
-            rule = rule.with_status(status as u16);
-        }
-        rule
+    fn numbers(&mut self, settings: &Settings<'_, 't>, rule: Rule) -> Rule {
+        let rule = set(rule, self.small(settings, "priority"), Rule::priority);
+        let keys = self.small(settings, "keys");
+        let rule = set(rule, keys, |rule, keys| rule.keys(keys as usize));
+        let status = self.number(settings, "status", u16::MAX.into());
+        set(rule, status, |rule, status| rule.with_status(status as u16))
     }
 
     /// Sets the key of a rule.
@@ -412,12 +369,8 @@ impl<'t> FileReader<'t> {
             }
             rule = rule.key(self.key(value));
         }
-        if let Some(value) = settings.get("on_missing")
-            && let Some(on_missing) = self.reader.choice(value, "on_missing", &ON_MISSING)
-        {
-            rule = rule.on_missing(on_missing);
-        }
-        rule
+        let on_missing = self.choice(settings, "on_missing", &ON_MISSING);
+        set(rule, on_missing, Rule::on_missing)
     }
 
     /// Adds the thresholds of a rule.
@@ -427,76 +380,49 @@ impl<'t> FileReader<'t> {
         number: RuleNumber,
         mut rule: Rule,
     ) -> Rule {
-        if let Some(value) = settings.get("thresholds") {
-            let expected = format!("an array of {}", self.reader.words.tables);
-            for value in self.reader.array(value, "thresholds", &expected) {
-                let setting = format!("thresholds[{}]", rule.thresholds.len());
-                self.reader.note(number, &setting, None, value.span);
-                if let Some(threshold) = self.threshold(value) {
-                    rule = rule.threshold(threshold);
-                }
-            }
+        for value in self.tables(settings.get("thresholds"), "thresholds") {
+            let setting = format!("thresholds[{}]", rule.thresholds.len());
+            self.reader.note(number, &setting, None, value.span);
+            rule = set(rule, self.threshold(value), Rule::threshold);
         }
         rule
     }
 
     /// Sets what follows from a denial, for how long a request may hold permits, and where the
     /// state is.
-    fn consequences(&mut self, settings: &Settings<'_, 't>, mut rule: Rule) -> Rule {
-        if let Some(value) = settings.get("penalty")
-            && let Some(penalty) = self.period(value, "penalty")
-        {
-            rule = rule.penalty(penalty);
+    fn consequences(&mut self, settings: &Settings<'_, 't>, rule: Rule) -> Rule {
+        let rule = set(rule, self.period(settings, "penalty"), Rule::penalty);
+        let rule = set(rule, self.period(settings, "hold"), Rule::hold);
+        let rule = set(rule, self.text(settings, "message"), Rule::with_message);
+        let rule = set(rule, self.text(settings, "etag"), Rule::with_etag);
+        match settings.get("store") {
+            Some(value) => self.store(value, rule),
+            None => rule,
         }
-        if let Some(value) = settings.get("hold")
-            && let Some(hold) = self.period(value, "hold")
-        {
-            rule = rule.hold(hold);
-        }
-        if let Some(message) = self.text(settings, "message") {
-            rule = rule.with_message(message);
-        }
-        if let Some(etag) = self.text(settings, "etag") {
-            rule = rule.with_etag(etag);
-        }
-        if let Some(value) = settings.get("store") {
-            rule = self.store(value, rule);
-        }
-        rule
     }
 
     /// Sets what a rule has or has not.
-    fn flags(&mut self, settings: &Settings<'_, 't>, mut rule: Rule) -> Rule {
-        let mut flag = |name| {
-            let value = settings.get(name)?;
-            self.reader.boolean(value, name)
+    fn flags(&mut self, settings: &Settings<'_, 't>, rule: Rule) -> Rule {
+        let mut flag = |rule, name, value, change: fn(Rule) -> Rule| {
+            if self.is(settings, name, value) {
+                change(rule)
+            } else {
+                rule
+            }
         };
-        if flag("shadow") == Some(true) {
-            rule = rule.shadow();
-        }
-        if flag("headers") == Some(false) {
-            rule = rule.without_headers();
-        }
-        if flag("enabled") == Some(false) {
-            rule = rule.disabled();
-        }
-        if flag("sync") == Some(true) {
-            rule = rule.synced();
-        }
-        rule
+        let rule = flag(rule, "shadow", true, Rule::shadow);
+        let rule = flag(rule, "headers", false, Rule::without_headers);
+        let rule = flag(rule, "enabled", false, Rule::disabled);
+        flag(rule, "sync", true, Rule::synced)
     }
 
     fn conditions(&mut self, settings: &Settings<'_, 't>) -> Conditions {
-        let mut conditions = Conditions::new();
-        if let Some(value) = settings.get("kind")
-            && let Some(kind) = self.reader.choice(value, "kind", &KINDS)
-        {
-            conditions = conditions.kind(kind);
-        }
-        conditions = conditions.methods(self.texts(settings, "methods"));
-        conditions = conditions.paths(self.texts(settings, "paths"));
-        conditions = conditions.hosts(self.texts(settings, "hosts"));
-        conditions = conditions.tiers(self.texts(settings, "tiers"));
+        let kind = self.choice(settings, "kind", &KINDS);
+        let mut conditions = set(Conditions::new(), kind, Conditions::kind)
+            .methods(self.texts(settings, "methods"))
+            .paths(self.texts(settings, "paths"))
+            .hosts(self.texts(settings, "hosts"))
+            .tiers(self.texts(settings, "tiers"));
         for (name, values) in self.named_texts(settings.get("properties"), "properties") {
             self.note(settings, "properties", &name.text, name.span);
             conditions = conditions.property(&*name.text, values);
@@ -512,10 +438,8 @@ impl<'t> FileReader<'t> {
             return rule;
         }
         let stores: Vec<(&str, &str)> = self.stores.iter().map(|name| (&**name, &**name)).collect();
-        match self.reader.choice(value, "store", &stores) {
-            Some(store) => rule.stored_in(store),
-            None => rule,
-        }
+        let store = self.reader.choice(value, "store", &stores);
+        set(rule, store, Rule::stored_in)
     }
 
     fn key(&mut self, value: &Value<'t>) -> Key {
@@ -538,13 +462,9 @@ impl<'t> FileReader<'t> {
     }
 
     fn exempt(&mut self, settings: &Settings<'_, 't>, mut rule: Rule) -> Rule {
-        let Some(value) = settings.get("exempt") else {
+        let Some(table) = self.table(settings.get("exempt"), "exempt", EXEMPT) else {
             return rule;
         };
-        let Some(table) = self.reader.table(value, "exempt") else {
-            return rule;
-        };
-        self.reader.known(table, "exempt", &EXEMPT);
         for (name, values) in self.named_texts(table.get("headers"), "headers") {
             self.note(settings, "exempt_headers", &name.text, name.span);
             rule = rule.exempt_header(&name.text, values);
@@ -580,17 +500,21 @@ impl<'t> FileReader<'t> {
     }
 
     /// Adds the overrides of a rule, whose places are noted.
-    fn overrides(&mut self, number: RuleNumber, value: &Value<'t>, mut rule: Rule) -> Rule {
-        let expected = format!("an array of {}", self.reader.words.tables);
-        for value in self.reader.array(value, "overrides", &expected) {
+    fn overrides(
+        &mut self,
+        settings: &Settings<'_, 't>,
+        number: RuleNumber,
+        mut rule: Rule,
+    ) -> Rule {
+        for value in self.tables(settings.get("overrides"), "overrides") {
             let Some(table) = self.reader.table(value, "overrides") else {
                 continue;
             };
-            self.reader.known(table, "an override", &OVERRIDE);
+            self.reader.known(table, "an override", OVERRIDE);
             // An override that is refused here has no index.
             let setting = format!("overrides[{}]", rule.overrides.len());
             self.reader.note(number, &setting, None, value.span);
-            let [Some(key), Some(limits)] = OVERRIDE.map(|name| table.get(name)) else {
+            let (Some(key), Some(limits)) = (table.get("key"), table.get("limits")) else {
                 let message = "overrides: an override has a `key` and `limits`";
                 self.reader.refuse(value.span, message);
                 continue;
@@ -614,14 +538,11 @@ impl<'t> FileReader<'t> {
             self.reader.expected(value, "limits", &expected);
             return None;
         };
-        self.reader.known(table, "a limit", &LIMIT);
+        self.reader.known(table, "a limit", LIMIT);
         let settings = Settings { table, rule: None };
         let limit = match (settings.get("rate"), settings.get("at_once")) {
             (Some(rate), None) => self.rate(rate)?,
-            (None, Some(_)) => {
-                let at_once = self.number(&settings, "at_once", u32::MAX.into())?;
-                Limit::at_once(at_once as u32)
-            }
+            (None, Some(_)) => Limit::at_once(self.small(&settings, "at_once")?),
             _ => {
                 let message = "limits: a limit has either `rate` or `at_once`";
                 self.reader.refuse(value.span, message);
@@ -635,14 +556,11 @@ impl<'t> FileReader<'t> {
 
     /// Sets the algorithm of a limit, and the segments of its window.
     fn algorithm(&mut self, settings: &Settings<'_, 't>, mut limit: Limit) -> Option<Limit> {
-        let algorithm = settings
-            .get("algorithm")
-            .and_then(|value| self.reader.choice(value, "algorithm", &ALGORITHMS));
+        let algorithm = self.choice(settings, "algorithm", &ALGORITHMS);
         limit = limit.algorithm_of(algorithm.unwrap_or_default());
         if let Some(value) = settings.get("segments") {
-            let segments = self.number(settings, "segments", u32::MAX.into())?;
+            let segments = self.small(settings, "segments")?;
             if let Algorithm::SlidingWindow { .. } = limit.algorithm() {
-                let segments = segments as u32;
                 limit = limit.algorithm_of(Algorithm::SlidingWindow { segments });
             } else {
                 let problem = "has no effect: only a sliding-window has segments";
@@ -654,15 +572,11 @@ impl<'t> FileReader<'t> {
 
     /// Sets the burst, the initial permits and the refill of a token bucket. Those of another limit
     /// are refused when the rules are.
-    fn bucket(&mut self, settings: &Settings<'_, 't>, mut limit: Limit) -> Limit {
-        if let Some(burst) = self.number(settings, "burst", u64::MAX) {
-            limit = limit.burst(burst);
-        }
-        if let Some(initial) = self.number(settings, "initial", u64::MAX) {
-            limit = limit.initial(initial);
-        }
+    fn bucket(&mut self, settings: &Settings<'_, 't>, limit: Limit) -> Limit {
+        let limit = set(limit, self.large(settings, "burst"), Limit::burst);
+        let mut limit = set(limit, self.large(settings, "initial"), Limit::initial);
         if let Some(value) = settings.get("refill")
-            && let Some(is_stepwise) = self.reader.choice(value, "refill", &REFILLS)
+            && let Some(is_stepwise) = self.choice(settings, "refill", &REFILLS)
         {
             if limit.algorithm() != Algorithm::TokenBucket || limit.period().is_none() {
                 let problem = "has no effect: only a token-bucket is refilled";
@@ -675,27 +589,13 @@ impl<'t> FileReader<'t> {
     }
 
     /// Sets what a limit does beyond its rate: its wait, its debt, its queue; and its name.
-    fn beyond_rate(&mut self, settings: &Settings<'_, 't>, mut limit: Limit) -> Limit {
-        if let Some(value) = settings.get("wait")
-            && let Some(wait) = self.period(value, "wait")
-        {
-            limit = limit.wait(wait);
-        }
-        if let Some(debt) = self.number(settings, "debt", u64::MAX) {
-            limit = limit.debt(debt);
-        }
-        if let Some(queue) = self.number(settings, "queue", u64::MAX) {
-            limit = limit.queue(queue);
-        }
-        if let Some(value) = settings.get("queue_order")
-            && let Some(order) = self.reader.choice(value, "queue_order", &QUEUE_ORDERS)
-        {
-            limit = limit.queue_order(order);
-        }
-        if let Some(name) = self.text(settings, "name") {
-            limit = limit.named(name);
-        }
-        limit
+    fn beyond_rate(&mut self, settings: &Settings<'_, 't>, limit: Limit) -> Limit {
+        let limit = set(limit, self.period(settings, "wait"), Limit::wait);
+        let limit = set(limit, self.large(settings, "debt"), Limit::debt);
+        let limit = set(limit, self.large(settings, "queue"), Limit::queue);
+        let order = self.choice(settings, "queue_order", &QUEUE_ORDERS);
+        let limit = set(limit, order, Limit::queue_order);
+        set(limit, self.text(settings, "name"), Limit::named)
     }
 
     fn rate(&mut self, value: &Value<'_>) -> Option<Limit> {
@@ -708,13 +608,9 @@ impl<'t> FileReader<'t> {
         limit.ok()
     }
 
-    fn text<'v>(&mut self, settings: &Settings<'v, 't>, name: &str) -> Option<&'v str> {
-        self.reader.text(settings.get(name)?, name)
-    }
-
     fn threshold(&mut self, value: &Value<'t>) -> Option<Threshold> {
         let table = self.reader.table(value, "thresholds")?;
-        self.reader.known(table, "a threshold", &THRESHOLD);
+        self.reader.known(table, "a threshold", THRESHOLD);
         let settings = Settings { table, rule: None };
         let (Some(at), Some(decision)) = (settings.get("at"), settings.get("decision")) else {
             let message = "thresholds: a threshold has `at` and a `decision`";
@@ -735,32 +631,77 @@ impl<'t> FileReader<'t> {
         let decision = self.reader.text(decision, "decision")?;
         let mut threshold = Threshold::new(sum, window, decision);
         if let Some(value) = settings.get("hold") {
-            let hold = self.period(value, "hold")?;
+            let hold = self.period(&settings, "hold")?;
             if hold.is_zero() {
                 let problem = "has no effect: leave it out, or hold for longer than 0";
                 self.reader.invalid(value, "hold", problem);
             }
             threshold = threshold.holding_for(hold);
         }
-        if let Some(segments) = self.number(&settings, "segments", u32::MAX.into()) {
-            threshold = threshold.in_segments(segments as u32);
-        }
-        Some(threshold)
+        let segments = self.small(&settings, "segments");
+        Some(set(threshold, segments, Threshold::in_segments))
+    }
+
+    /// Returns the table of a setting, whose own settings are `known`.
+    fn table<'v>(
+        &mut self,
+        value: Option<&'v Value<'t>>,
+        name: &str,
+        known: &str,
+    ) -> Option<&'v Table<'t>> {
+        let table = self.reader.table(value?, name)?;
+        self.reader.known(table, name, known);
+        Some(table)
+    }
+
+    /// Returns the tables in the array of a setting.
+    fn tables<'v>(&mut self, value: Option<&'v Value<'t>>, name: &str) -> &'v [Value<'t>] {
+        let expected = format!("an array of {}", self.reader.words.tables);
+        value.map_or(&[], |value| self.reader.array(value, name, &expected))
+    }
+
+    fn text<'v>(&mut self, settings: &Settings<'v, 't>, name: &str) -> Option<&'v str> {
+        self.reader.text(settings.get(name)?, name)
+    }
+
+    /// Returns whether a setting is there and is `value`.
+    fn is(&mut self, settings: &Settings<'_, 't>, name: &str, value: bool) -> bool {
+        let set = settings.get(name);
+        set.and_then(|set| self.reader.boolean(set, name)) == Some(value)
+    }
+
+    fn choice<T: Copy>(
+        &mut self,
+        settings: &Settings<'_, 't>,
+        name: &str,
+        choices: &[(&str, T)],
+    ) -> Option<T> {
+        self.reader.choice(settings.get(name)?, name, choices)
     }
 
     fn number(&mut self, settings: &Settings<'_, 't>, name: &str, max: u64) -> Option<u64> {
         self.reader.number(settings.get(name)?, name, max)
     }
 
-    fn period(&mut self, value: &Value<'_>, setting: &str) -> Option<Duration> {
-        match parse_period(self.reader.text(value, setting)?) {
-            Ok(period) => Some(period),
-            Err(error) => {
-                let problem = format_args!("is not a period: {error}");
-                self.reader.invalid(value, setting, problem);
-                None
-            }
+    /// Returns a number of 32 bits.
+    fn small(&mut self, settings: &Settings<'_, 't>, name: &str) -> Option<u32> {
+        let number = self.number(settings, name, u32::MAX.into());
+        number.map(|number| number as u32)
+    }
+
+    /// Returns a number of 64 bits.
+    fn large(&mut self, settings: &Settings<'_, 't>, name: &str) -> Option<u64> {
+        self.number(settings, name, u64::MAX)
+    }
+
+    fn period(&mut self, settings: &Settings<'_, 't>, name: &str) -> Option<Duration> {
+        let value = settings.get(name)?;
+        let period = parse_period(self.reader.text(value, name)?);
+        if let Err(error) = &period {
+            let problem = format_args!("is not a period: {error}");
+            self.reader.invalid(value, name, problem);
         }
+        period.ok()
     }
 
     /// Notes where a value of a setting is.

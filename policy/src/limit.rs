@@ -107,19 +107,7 @@ impl Limit {
     /// ```
     #[must_use]
     pub const fn per(count: u64, period: Duration) -> Self {
-        Self {
-            name: None,
-            count,
-            period: Some(period),
-            algorithm: Algorithm::TokenBucket,
-            burst: None,
-            initial: None,
-            stepwise: false,
-            wait: None,
-            debt: None,
-            queue: 0,
-            queue_order: None,
-        }
+        Self::new(count, Some(period))
     }
 
     /// `count` permits at once. They return when the [`Decision`](crate::Decision) is dropped.
@@ -151,10 +139,14 @@ impl Limit {
     /// ```
     #[must_use]
     pub const fn at_once(count: u32) -> Self {
+        Self::new(count as u64, None)
+    }
+
+    const fn new(count: u64, period: Option<Duration>) -> Self {
         Self {
             name: None,
-            count: count as u64,
-            period: None,
+            count,
+            period,
             algorithm: Algorithm::TokenBucket,
             burst: None,
             initial: None,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     ALGORITHMS, EXEMPT, FILE, KINDS, LIMIT, ON_MISSING, OVERRIDE, PATHS, READINGS, RULE, THRESHOLD,
 };
-use crate::document::{self, Names, Node, Reader, Table};
+use crate::document::{self, Names, Node, Reader, Table, words};
 use crate::limit::MAX_SEGMENTS;
 use crate::policy::Policy;
 use crate::rule::MAX_LIMITS;
@@ -62,22 +62,28 @@ fn strings(schema: &Value, pointer: &str) -> BTreeSet<String> {
 #[test]
 fn the_schema_has_the_settings_and_the_choices_of_the_reader() {
     let schema = schema();
-    assert_eq!(keys(&schema, "/properties"), names(FILE));
-    assert_eq!(keys(&schema, "/properties/paths/properties"), names(PATHS));
-    assert_eq!(keys(&schema, "/$defs/rule/properties"), names(RULE));
-    assert_eq!(keys(&schema, "/$defs/limit/properties"), names(LIMIT));
+    assert_eq!(keys(&schema, "/properties"), names(words(FILE)));
+    assert_eq!(
+        keys(&schema, "/properties/paths/properties"),
+        names(words(PATHS))
+    );
+    assert_eq!(keys(&schema, "/$defs/rule/properties"), names(words(RULE)));
+    assert_eq!(
+        keys(&schema, "/$defs/limit/properties"),
+        names(words(LIMIT))
+    );
     assert_eq!(
         keys(&schema, "/$defs/rule/properties/exempt/properties"),
-        names(EXEMPT)
+        names(words(EXEMPT))
     );
     assert_eq!(
         keys(&schema, "/$defs/rule/properties/overrides/items/properties"),
-        names(OVERRIDE)
+        names(words(OVERRIDE))
     );
     let thresholds = "/$defs/rule/properties/thresholds";
     assert_eq!(
         keys(&schema, &format!("{thresholds}/items/properties")),
-        names(THRESHOLD)
+        names(words(THRESHOLD))
     );
     for (pointer, choices) in [
         (
@@ -114,6 +120,18 @@ fn the_schema_has_the_settings_and_the_choices_of_the_reader() {
         Some(MAX_SEGMENTS.into())
     );
 }
+
+/// Texts, with a comma and a blank between them. The first one is empty.
+const TEXTS: &str = "\
+    , x, request, concurrency, Request, share, skip, token-bucket, fixed-window, \
+    window-from-request, sliding-window, newest-first, stepwise, 5/m, 05/01s, 0/m, 5/0s, /m, \
+    5/, 5/m , 5/year, 10m, 0s, s, ms, 1.5s, 10, address, address/0/0, address/32/128, \
+    address/33/0, address/0/129, address/032/0, address/-1/0, address/8, header:, header:X, \
+    header:X|Y, header:X|, header:|, header:X||Y, property:, property:p, path, host, method, \
+    tier, Path, header: X, header:X Y, header:X:, GET, get, Patch, GETT, PUTS, GET , GETTER, \
+    M-SEARCH, a:, 10.0.0.0/8, 10.0.0.0/33, 10.0.0.0/, 256.1.1.1, 010.0.0.1, 010.0.0.0/8, \
+    192.0.2.7, 1.2.3, ::1, 2001:db8::/32, 2001:db8::/129, example.com, example.com., \
+    example.com:80, *.example.com, a.*.com, *.7, 7.example, a..b, x_y-1, https://example.com/a";
 
 /// Values of all types, at the bounds of the settings and beyond them.
 fn samples() -> Vec<Value> {
@@ -157,91 +175,9 @@ fn samples() -> Vec<Value> {
     ];
     samples.extend([-1_i64, 0, 1, 2, 64, 65, 399, 400, 599, 600].map(Value::from));
     samples.extend([1_u64 << 32, (1 << 32) - 1, u64::MAX].map(Value::from));
-    let texts = [
-        "",
-        "x",
-        "request",
-        "concurrency",
-        "Request",
-        "share",
-        "skip",
-        "token-bucket",
-        "fixed-window",
-        "window-from-request",
-        "sliding-window",
-        "newest-first",
-        "stepwise",
-        "5/m",
-        "05/01s",
-        "0/m",
-        "5/0s",
-        "/m",
-        "5/",
-        "5/m ",
-        "5/year",
-        "10m",
-        "0s",
-        "s",
-        "ms",
-        "1.5s",
-        "10",
-        "address",
-        "address/0/0",
-        "address/32/128",
-        "address/33/0",
-        "address/0/129",
-        "address/032/0",
-        "address/-1/0",
-        "address/8",
-        "header:",
-        "header:X",
-        "header:X|Y",
-        "header:X|",
-        "header:|",
-        "header:X||Y",
-        "property:",
-        "property:p",
-        "path",
-        "host",
-        "method",
-        "tier",
-        "Path",
-        "header: X",
-        "header:X Y",
-        "header:X:",
-        "GET",
-        "get",
-        "Patch",
-        "GETT",
-        "PUTS",
-        "GET ",
-        "GETTER",
-        "M-SEARCH",
-        "a:",
-        "10.0.0.0/8",
-        "10.0.0.0/33",
-        "10.0.0.0/",
-        "256.1.1.1",
-        "010.0.0.1",
-        "010.0.0.0/8",
-        "192.0.2.7",
-        "1.2.3",
-        "::1",
-        "2001:db8::/32",
-        "2001:db8::/129",
-        "example.com",
-        "example.com.",
-        "example.com:80",
-        "*.example.com",
-        "a.*.com",
-        "*.7",
-        "7.example",
-        "a..b",
-        "x_y-1",
-        "https://example.com/a",
-    ];
-    samples.extend(texts.map(Value::from));
-    samples.extend(texts.map(|text| json!([text])));
+    let texts = || TEXTS.split(", ");
+    samples.extend(texts().map(Value::from));
+    samples.extend(texts().map(|text| json!([text])));
     samples
 }
 
@@ -261,12 +197,12 @@ fn the_schema_and_the_reader_accept_the_same_values() {
     };
     let samples = samples();
     for sample in &samples {
-        for setting in FILE {
+        for setting in words(FILE) {
             let mut file = json!({});
             file[setting] = sample.clone();
             check(file, true);
         }
-        for setting in RULE {
+        for setting in words(RULE) {
             let mut rule = json!({ "name": "r", "limits": ["5/m"] });
             rule[setting] = sample.clone();
             // Only the file knows its stores.
@@ -278,7 +214,7 @@ fn the_schema_and_the_reader_accept_the_same_values() {
             let is_exact = is_exact && !["limits", "overrides"].contains(&setting);
             check(json!({ "stores": ["x"], "rules": [rule] }), is_exact);
         }
-        for setting in LIMIT {
+        for setting in words(LIMIT) {
             let mut limits = vec![
                 json!({}),
                 json!({ "at_once": 5 }),
@@ -306,7 +242,7 @@ fn the_schema_and_the_reader_accept_the_same_values() {
             }
         }
         let rules = |rule: Value| json!({ "rules": [rule] });
-        for setting in OVERRIDE {
+        for setting in words(OVERRIDE) {
             let mut instead = json!({ "key": ["x"], "limits": ["5/m"] });
             instead[setting] = sample.clone();
             let rule = json!({
@@ -316,7 +252,7 @@ fn the_schema_and_the_reader_accept_the_same_values() {
             let count = sample.as_array().map_or(1, Vec::len);
             check(rules(rule), count == 1 || setting != "key");
         }
-        for setting in THRESHOLD {
+        for setting in words(THRESHOLD) {
             let mut threshold = json!({ "at": "5/m", "decision": "deny" });
             threshold[setting] = sample.clone();
             check(

@@ -69,7 +69,7 @@ impl Imported {
         let Some(file) = file else {
             return Err(reader.into_errors());
         };
-        reader.known(&file, "a file of ATS", &["policies"]);
+        reader.known(&file, "a file of ATS", "policies");
         let mut rules = Vec::new();
         match file.get("policies") {
             Some(value) => {
@@ -91,9 +91,9 @@ impl Imported {
 
 fn rule<'t>(reader: &mut Reader<'t>, value: &Value<'t>) -> Option<Rule> {
     let table = reader.table(value, "policies")?;
-    let known = ["category", "windowDuration", "thresholds"];
-    reader.known(table, "a policy", &known);
-    let [category, window, thresholds] = required(reader, value, table, "policy", known)?;
+    reader.known(table, "a policy", "category windowDuration thresholds");
+    let needed = ["category", "windowDuration", "thresholds"];
+    let [category, window, thresholds] = required(reader, value, table, "policy", needed)?;
     let name = reader.text(category, "category")?;
     let window = time(reader, window, "windowDuration");
     let number = reader.rule(name);
@@ -125,8 +125,11 @@ fn threshold<'t>(
     window: Duration,
 ) -> Option<Threshold> {
     let table = reader.table(value, "thresholds")?;
-    let known = ["value", "decisionType", "minDecisionDuration"];
-    reader.known(table, "a threshold", &known);
+    reader.known(
+        table,
+        "a threshold",
+        "value decisionType minDecisionDuration",
+    );
     let [count, decision] = required(reader, value, table, "threshold", ["value", "decisionType"])?;
     let hold = match table.get("minDecisionDuration") {
         Some(value) => time(reader, value, "minDecisionDuration"),

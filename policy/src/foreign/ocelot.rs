@@ -22,7 +22,7 @@ use self::templates::{GroupPattern, literal, split_template, upstream_pattern};
 use super::Imported;
 use crate::conditions::Conditions;
 use crate::document::FileError;
-use crate::document::{Names, Node, Reader, RuleNumber, Span, Table, Value, shown};
+use crate::document::{Names, Node, Reader, RuleNumber, Span, Table, Value, shown, words};
 use crate::nearest::nearest;
 use crate::path::PathRules;
 use crate::rule::Rule;
@@ -49,33 +49,28 @@ const MERGED_FILE: &str = "ocelot.json";
 struct Settings {
     /// What the place is, for messages.
     of: &'static str,
-    known: &'static [&'static str],
+    known: &'static str,
     /// Those that say which limit a request meets. A name that resembles one of them is an error:
     /// if it were ignored, a limit would be lost. Any other unknown name is ignored, as in Ocelot.
-    limiting: &'static [&'static str],
+    limiting: &'static str,
     /// Names before Ocelot 16, when a route was a `ReRoute`.
-    old: &'static [&'static str],
+    old: &'static str,
 }
 
 /// The settings at the top of the file.
 const FILE_SETTINGS: Settings = Settings {
     of: "ocelot.json",
     known: FILE,
-    limiting: &[
-        "DynamicRoutes",
-        "GlobalConfiguration",
-        "GlobalRateLimitRules",
-        "Routes",
-    ],
-    old: &["ReRoutes"],
+    limiting: "DynamicRoutes GlobalConfiguration GlobalRateLimitRules Routes",
+    old: "ReRoutes",
 };
 
 /// The settings of `GlobalConfiguration`.
 const GLOBAL_SETTINGS: Settings = Settings {
     of: "GlobalConfiguration",
     known: GLOBAL,
-    limiting: &["RateLimitOptions", "ServiceDiscoveryProvider"],
-    old: &[],
+    limiting: "RateLimitOptions ServiceDiscoveryProvider",
+    old: "",
 };
 
 /// The settings of a route.
@@ -83,98 +78,35 @@ const fn route_settings(of: &'static str) -> Settings {
     Settings {
         of,
         known: ROUTE,
-        limiting: &[
-            "DownstreamPathTemplate",
-            "Key",
-            "Priority",
-            "RateLimitOptions",
-            "RateLimitRule",
-            "RateLimiting",
-            "ServiceName",
-            "ServiceNamespace",
-            "UpstreamHost",
-            "UpstreamHttpMethod",
-            "UpstreamPathTemplate",
-        ],
-        old: &["ReRouteIsCaseSensitive", "ReRouteKeys", "ReRouteKeysConfig"],
+        limiting: "DownstreamPathTemplate Key Priority RateLimitOptions RateLimitRule \
+                   RateLimiting ServiceName ServiceNamespace UpstreamHost UpstreamHttpMethod \
+                   UpstreamPathTemplate",
+        old: "ReRouteIsCaseSensitive ReRouteKeys ReRouteKeysConfig",
     }
 }
 
 /// The settings at the top of the file.
-const FILE: &[&str] = &[
-    "$schema",
-    "Aggregates",
-    "DynamicRoutes",
-    "GlobalConfiguration",
-    "GlobalRateLimitRules",
-    "Routes",
-];
+const FILE: &str = "\
+    $schema Aggregates DynamicRoutes GlobalConfiguration GlobalRateLimitRules Routes";
 
 /// The settings of a route, static, dynamic or aggregated.
-const ROUTE: &[&str] = &[
-    "AddClaimsToRequest",
-    "AddHeadersToRequest",
-    "AddQueriesToRequest",
-    "Aggregator",
-    "AuthenticationOptions",
-    "CacheOptions",
-    "ChangeDownstreamPathTemplate",
-    "DangerousAcceptAnyServerCertificateValidator",
-    "DelegatingHandlers",
-    "DownstreamHeaderTransform",
-    "DownstreamHostAndPorts",
-    "DownstreamHttpMethod",
-    "DownstreamHttpVersion",
-    "DownstreamHttpVersionPolicy",
-    "DownstreamPathTemplate",
-    "DownstreamScheme",
-    "FileCacheOptions",
-    "HttpHandlerOptions",
-    "Key",
-    "LoadBalancerOptions",
-    "Metadata",
-    "Priority",
-    "QoSOptions",
-    "RateLimitOptions",
-    "RateLimitRule",
-    "RateLimiting",
-    "RequestIdKey",
-    "RouteClaimsRequirement",
-    "RouteIsCaseSensitive",
-    "RouteKeys",
-    "RouteKeysConfig",
-    "SecurityOptions",
-    "ServiceName",
-    "ServiceNamespace",
-    "Timeout",
-    "UpstreamHeaderTemplates",
-    "UpstreamHeaderTransform",
-    "UpstreamHost",
-    "UpstreamHttpMethod",
-    "UpstreamPathTemplate",
-];
+const ROUTE: &str = "\
+    AddClaimsToRequest AddHeadersToRequest AddQueriesToRequest Aggregator AuthenticationOptions \
+    CacheOptions ChangeDownstreamPathTemplate DangerousAcceptAnyServerCertificateValidator \
+    DelegatingHandlers DownstreamHeaderTransform DownstreamHostAndPorts DownstreamHttpMethod \
+    DownstreamHttpVersion DownstreamHttpVersionPolicy DownstreamPathTemplate DownstreamScheme \
+    FileCacheOptions HttpHandlerOptions Key LoadBalancerOptions Metadata Priority QoSOptions \
+    RateLimitOptions RateLimitRule RateLimiting RequestIdKey RouteClaimsRequirement \
+    RouteIsCaseSensitive RouteKeys RouteKeysConfig SecurityOptions ServiceName ServiceNamespace \
+    Timeout UpstreamHeaderTemplates UpstreamHeaderTransform UpstreamHost UpstreamHttpMethod \
+    UpstreamPathTemplate";
 
 /// The settings of `GlobalConfiguration`.
-const GLOBAL: &[&str] = &[
-    "AuthenticationOptions",
-    "BaseUrl",
-    "CacheOptions",
-    "DownstreamHeaderTransform",
-    "DownstreamHttpVersion",
-    "DownstreamHttpVersionPolicy",
-    "DownstreamScheme",
-    "HttpHandlerOptions",
-    "LoadBalancerOptions",
-    "Metadata",
-    "MetadataOptions",
-    "QoSOptions",
-    "RateLimitOptions",
-    "RequestIdKey",
-    "SecurityOptions",
-    "ServiceDiscoveryProvider",
-    "Timeout",
-    "UpstreamHeaderTransform",
-];
+const GLOBAL: &str = "\
+    AuthenticationOptions BaseUrl CacheOptions DownstreamHeaderTransform DownstreamHttpVersion \
+    DownstreamHttpVersionPolicy DownstreamScheme HttpHandlerOptions LoadBalancerOptions Metadata \
+    MetadataOptions QoSOptions RateLimitOptions RequestIdKey SecurityOptions \
+    ServiceDiscoveryProvider Timeout UpstreamHeaderTransform";
 
 impl Imported {
     /// Reads `ocelot.json`, the configuration of the gateway Ocelot, as its version 25 does, with
@@ -371,6 +303,11 @@ fn get<'v, 't>(table: &'v Table<'t>, name: &str) -> Option<&'v Value<'t>> {
         .filter(|value| !matches!(value.node, Node::Null))
 }
 
+/// Returns whether a name is one of the words of `names`, in any case.
+fn is_in(name: &str, names: &str) -> bool {
+    words(names).any(|each| each.eq_ignore_ascii_case(name))
+}
+
 impl<'t> OcelotReader<'t> {
     fn warn(&mut self, span: Span, message: impl Into<String>) {
         self.warnings.push((span, message.into()));
@@ -499,8 +436,6 @@ impl<'t> OcelotReader<'t> {
     }
 
     fn known_or_ignored(&mut self, table: &Table<'_>, settings: &Settings) {
-        let is_in =
-            |name: &str, names: &[&str]| names.iter().any(|each| each.eq_ignore_ascii_case(name));
         for (name, _) in table.iter() {
             if is_in(&name.text, settings.old) {
                 self.old_name.get_or_insert(name.span);
@@ -510,8 +445,8 @@ impl<'t> OcelotReader<'t> {
                 continue;
             }
             let unknown = format!("{} is not a setting of {}", shown(&name.text), settings.of);
-            match nearest(&name.text, settings.known.iter().copied()) {
-                Some(nearest) if settings.limiting.contains(&nearest) => {
+            match nearest(&name.text, words(settings.known)) {
+                Some(nearest) if words(settings.limiting).any(|name| name == nearest) => {
                     let message = format!("{unknown}: did you mean {nearest}?");
                     self.reader.refuse(name.span, message);
                 }

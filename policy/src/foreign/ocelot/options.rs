@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::values::{Piece, pieces, time_span};
-use super::{OcelotReader, get};
+use super::{OcelotReader, get, is_in};
 use crate::document::{Span, Table, Value};
 use crate::key::Key;
 use crate::limit::{Algorithm, Limit};
@@ -30,44 +30,19 @@ const DEFAULT_PERIOD: &str = "1s";
 const DEFAULT_STATUS: u16 = 429;
 
 /// The settings of `RateLimitOptions`.
-const OPTIONS: &[&str] = &[
-    "ClientIdHeader",
-    "ClientWhitelist",
-    "EnableRateLimiting",
-    "EnableHeaders",
-    "DisableRateLimitHeaders",
-    "Limit",
-    "Period",
-    "Wait",
-    "PeriodTimespan",
-    "StatusCode",
-    "HttpStatusCode",
-    "QuotaMessage",
-    "QuotaExceededMessage",
-    "KeyPrefix",
-    "RateLimitCounterPrefix",
-    "RouteKeys",
-];
+const OPTIONS: &str = "\
+    ClientIdHeader ClientWhitelist EnableRateLimiting EnableHeaders DisableRateLimitHeaders \
+    Limit Period Wait PeriodTimespan StatusCode HttpStatusCode QuotaMessage QuotaExceededMessage \
+    KeyPrefix RateLimitCounterPrefix RouteKeys";
 
 /// The settings of a rule of `GlobalRateLimitRules` that are no options.
-const GLOBAL_RULE: &[&str] = &["Name", "Pattern", "Methods"];
+const GLOBAL_RULE: &str = "Name Pattern Methods";
 
 /// The options that Ocelot has renamed, and those that are newer than the old names.
-const OLD_NAMES: &[&str] = &[
-    "DisableRateLimitHeaders",
-    "PeriodTimespan",
-    "HttpStatusCode",
-    "QuotaExceededMessage",
-    "RateLimitCounterPrefix",
-];
-const NEW_NAMES: &[&str] = &[
-    "EnableHeaders",
-    "Wait",
-    "StatusCode",
-    "QuotaMessage",
-    "KeyPrefix",
-    "RouteKeys",
-];
+const OLD_NAMES: &str = "\
+    DisableRateLimitHeaders PeriodTimespan HttpStatusCode QuotaExceededMessage \
+    RateLimitCounterPrefix";
+const NEW_NAMES: &str = "EnableHeaders Wait StatusCode QuotaMessage KeyPrefix RouteKeys";
 
 /// The option that disables headers, and the one that enables them.
 const HEADERS: [&str; 2] = ["DisableRateLimitHeaders", "EnableHeaders"];
@@ -127,17 +102,18 @@ impl<'t> OcelotReader<'t> {
             Level::Global | Level::Route => "RateLimitOptions",
         };
         let table = self.reader.table(value, of)?;
-        let mut known = OPTIONS.to_vec();
-        if level == Level::Group {
-            known.extend(GLOBAL_RULE);
+        match level {
+            Level::Group => {
+                let known = format!("{OPTIONS} {GLOBAL_RULE}");
+                self.reader.known(table, of, &known);
+            }
+            Level::Global | Level::Route => self.reader.known(table, of, OPTIONS),
         }
-        self.reader.known(table, of, &known);
         for (name, _) in table.iter() {
-            let is_in = |names: &[&str]| names.iter().any(|n| n.eq_ignore_ascii_case(&name.text));
-            if is_in(OLD_NAMES) {
+            if is_in(&name.text, OLD_NAMES) {
                 self.old_name.get_or_insert(name.span);
             }
-            self.has_new_name |= is_in(NEW_NAMES);
+            self.has_new_name |= is_in(&name.text, NEW_NAMES);
         }
         let is_enabled = self.boolean(table, "EnableRateLimiting");
         let mut options = Options {
