@@ -57,7 +57,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
         threads: args.threads,
         length: args.seconds,
     };
-    Ok(conclude(&hammer, trials::all(), Burst::at(args.rate))?)
+    Ok(conclude(&hammer, trials::ALL.into(), Burst::at(args.rate))?)
 }
 
 /// Runs `trials`, a naive limiter and `burst`. Prints whether all bounds but the naive limiter's
@@ -69,7 +69,7 @@ fn conclude(hammer: &Hammer, mut trials: Vec<Trial>, burst: Burst) -> io::Result
         },
         out: io::stdout().lock(),
     };
-    trials.push(trials::naive());
+    trials.push(trials::NAIVE);
     let display = Display::new(hammer, &trials);
     let mut outcomes: Vec<Outcome> = trials
         .into_iter()
@@ -119,11 +119,11 @@ mod tests {
         let code = |trials, burst| format!("{:?}", conclude(&hammer, trials, burst).unwrap());
         let [success, failure] =
             [ExitCode::SUCCESS, ExitCode::FAILURE].map(|code| format!("{code:?}"));
-        assert_eq!(code(vec![trials::honest()], slow), success);
+        assert_eq!(code(vec![trials::HONEST], slow), success);
         assert_eq!(
-            code(vec![trials::honest(), trials::generous()], slow),
+            code(vec![trials::HONEST, trials::generous()], slow),
             failure
         );
-        assert_eq!(code(vec![trials::honest()], never), failure);
+        assert_eq!(code(vec![trials::HONEST], never), failure);
     }
 }

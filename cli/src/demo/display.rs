@@ -284,8 +284,8 @@ mod tests {
             speed: 999_900_000.0,
             verdict: Verdict::Broken("99999 of 25500 in 4999ms".into()),
         };
-        let mut outcomes: Vec<_> = trials::all().into_iter().map(outcome).collect();
-        outcomes.push(outcome(trials::naive()));
+        let mut outcomes: Vec<_> = trials::ALL.into_iter().map(outcome).collect();
+        outcomes.push(outcome(trials::NAIVE));
         let hammer = Hammer {
             threads: 64,
             length: Duration::from_millis(4_999),

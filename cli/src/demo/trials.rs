@@ -22,80 +22,32 @@ pub(crate) struct Trial {
     pub(crate) run: fn(&Hammer, &Progress) -> Verdict,
 }
 
-/// Returns the trials of the library's limiters.
-pub(crate) fn all() -> Vec<Trial> {
-    vec![
-        Trial {
-            name: "token bucket",
-            bound: "500 + 5000/s x t",
-            run: token_bucket,
-        },
-        Trial {
-            name: "stepwise bucket",
-            bound: "500 + 250 per 50ms",
-            run: stepwise_bucket,
-        },
-        Trial {
-            name: "fixed window",
-            bound: "500 per 100ms",
-            run: fixed_window,
-        },
-        Trial {
-            name: "started window",
-            bound: "1000 in any 100ms",
-            run: started_window,
-        },
-        Trial {
-            name: "sliding window",
-            bound: "500 in 8 segments",
-            run: sliding_window,
-        },
-        Trial {
-            name: "strict window",
-            bound: "500 in any 100ms",
-            run: strict_window,
-        },
-        Trial {
-            name: "concurrency",
-            bound: "5 at once",
-            run: concurrency,
-        },
-        Trial {
-            name: "lease pool",
-            bound: "5 at once",
-            run: lease_pool,
-        },
-        Trial {
-            name: "keyed bucket",
-            bound: "100 + 1000/s x t",
-            run: keyed_bucket,
-        },
-        Trial {
-            name: "all of two",
-            bound: "both of their own",
-            run: all_of,
-        },
-        Trial {
-            name: "counted bucket",
-            bound: "100 + 2000/s x t",
-            run: counted,
-        },
-        Trial {
-            name: "unlimited",
-            bound: "none",
-            run: unlimited,
-        },
-    ]
+const fn trial(
+    name: &'static str,
+    bound: &'static str,
+    run: fn(&Hammer, &Progress) -> Verdict,
+) -> Trial {
+    Trial { name, bound, run }
 }
 
-/// Returns the trial of a limiter as it is often written, for comparison.
-pub(crate) fn naive() -> Trial {
-    Trial {
-        name: "naive bucket",
-        bound: "500 + 5000/s x t",
-        run: naive_bucket,
-    }
-}
+/// The trials of the library's limiters.
+pub(crate) const ALL: [Trial; 12] = [
+    trial("token bucket", "500 + 5000/s x t", token_bucket),
+    trial("stepwise bucket", "500 + 250 per 50ms", stepwise_bucket),
+    trial("fixed window", "500 per 100ms", fixed_window),
+    trial("started window", "1000 in any 100ms", started_window),
+    trial("sliding window", "500 in 8 segments", sliding_window),
+    trial("strict window", "500 in any 100ms", strict_window),
+    trial("concurrency", "5 at once", concurrency),
+    trial("lease pool", "5 at once", lease_pool),
+    trial("keyed bucket", "100 + 1000/s x t", keyed_bucket),
+    trial("all of two", "both of their own", all_of),
+    trial("counted bucket", "100 + 2000/s x t", counted),
+    trial("unlimited", "none", unlimited),
+];
+
+/// The trial of a limiter as it is often written, for comparison.
+pub(crate) const NAIVE: Trial = trial("naive bucket", "500 + 5000/s x t", naive_bucket);
 
 /// Checks every span of time against `allowed`, which takes the first and the last instant of the
 /// span in nanoseconds.
@@ -272,15 +224,9 @@ fn unlimited(hammer: &Hammer, progress: &Progress) -> Verdict {
     Verdict::Held("all admitted".into()).and(progress.denied.load(Relaxed) == 0, "denied")
 }
 
-/// Returns a trial of a limiter that keeps its bound, for tests.
+/// A trial of a limiter that keeps its bound, for tests.
 #[cfg(test)]
-pub(super) fn honest() -> Trial {
-    Trial {
-        name: "honest",
-        bound: "",
-        run: token_bucket,
-    }
-}
+pub(super) const HONEST: Trial = trial("honest", "", token_bucket);
 
 /// Returns a trial of a limiter that sometimes grants a request that it should deny, for tests.
 #[cfg(test)]
@@ -297,9 +243,5 @@ pub(super) fn generous() -> Trial {
         let [records] = hammer.admissions(progress, ask);
         bound::spans(records, |from, to| 500 + (to - from) * 5_000 / SECOND)
     };
-    Trial {
-        name: "generous",
-        bound: "",
-        run,
-    }
+    trial("generous", "", run)
 }

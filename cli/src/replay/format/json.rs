@@ -20,125 +20,53 @@ use crate::replay::time::{Form, Reader};
 pub(crate) struct Members(Vec<(String, String)>);
 
 /// The roles of members, and the usual names for each role, the most specific name first.
-const USUAL: [(&str, &[&str]); 9] = [
+const USUAL: [(&str, &str); 9] = [
     (
         "time",
-        &[
-            "@timestamp",
-            "timestamp",
-            "time",
-            "time_iso8601",
-            "time_local",
-            "msec",
-            "ts",
-            "StartUTC",
-            "date",
-        ],
+        "@timestamp timestamp time time_iso8601 time_local msec ts StartUTC date",
     ),
     (
         "ip",
-        &[
-            "remote_addr",
-            "remote_ip",
-            "client_ip",
-            "clientip",
-            "ip",
-            "ClientHost",
-            "request.remote_ip",
-            "request.client_ip",
-            "client.ip",
-            "client.address",
-            "source.ip",
-            "httpRequest.remoteIp",
-            "client",
-        ],
+        "remote_addr remote_ip client_ip clientip ip ClientHost request.remote_ip \
+         request.client_ip client.ip client.address source.ip httpRequest.remoteIp client",
     ),
     (
         "size",
-        &[
-            "body_bytes_sent",
-            "bytes_sent",
-            "size",
-            "bytes",
-            "response_size",
-            "response_bytes",
-            "DownstreamContentSize",
-            "http.response.body.bytes",
-            "httpRequest.responseSize",
-        ],
+        "body_bytes_sent bytes_sent size bytes response_size response_bytes \
+         DownstreamContentSize http.response.body.bytes httpRequest.responseSize",
     ),
     (
         "user",
-        &[
-            "remote_user",
-            "user",
-            "user_id",
-            "user.name",
-            "ClientUsername",
-            "auth",
-        ],
+        "remote_user user user_id user.name ClientUsername auth",
     ),
     (
         "method",
-        &[
-            "method",
-            "request_method",
-            "request.method",
-            "http.request.method",
-            "RequestMethod",
-            "httpRequest.requestMethod",
-            "request",
-        ],
+        "method request_method request.method http.request.method RequestMethod \
+         httpRequest.requestMethod request",
     ),
     (
         "path",
-        &[
-            "path",
-            "request_uri",
-            "uri",
-            "request.uri",
-            "url",
-            "url.path",
-            "RequestPath",
-            "httpRequest.requestUrl",
-            "request",
-        ],
+        "path request_uri uri request.uri url url.path RequestPath httpRequest.requestUrl \
+         request",
     ),
     (
         "host",
-        &[
-            "host",
-            "http_host",
-            "server_name",
-            "vhost",
-            "request.host",
-            "RequestHost",
-            "url.domain",
-        ],
+        "host http_host server_name vhost request.host RequestHost url.domain",
     ),
     (
         "referer",
-        &[
-            "http_referer",
-            "referer",
-            "referrer",
-            "request.headers.Referer",
-            "http.request.referrer",
-            "httpRequest.referer",
-        ],
+        "http_referer referer referrer request.headers.Referer http.request.referrer \
+         httpRequest.referer",
     ),
     (
         "agent",
-        &[
-            "http_user_agent",
-            "user_agent",
-            "agent",
-            "request.headers.User-Agent",
-            "user_agent.original",
-            "httpRequest.userAgent",
-        ],
+        "http_user_agent user_agent agent request.headers.User-Agent user_agent.original \
+         httpRequest.userAgent",
     ),
 ];
+
+const EXPECTED: &str = "expected json:ROLE=MEMBER,... with the roles time, ip, size, user, method, \
+                        path, host, referer and agent";
 
 impl FromStr for Members {
     type Err = String;
@@ -147,18 +75,11 @@ impl FromStr for Members {
         let mut members = Vec::new();
         for pair in text.split(',') {
             let known = |role: &str| USUAL.iter().any(|(name, _)| *name == role);
-            match pair.split_once('=') {
-                Some((role, member)) if known(role) && !member.is_empty() => {
-                    members.push((role.into(), member.into()));
-                }
-                _ => {
-                    return Err(
-                        "expected json:ROLE=MEMBER,... with the roles time, ip, size, \
-                                user, method, path, host, referer and agent"
-                            .into(),
-                    );
-                }
+            let (role, member) = pair.split_once('=').unwrap_or_default();
+            if !known(role) || member.is_empty() {
+                return Err(EXPECTED.into());
             }
+            members.push((role.into(), member.into()));
         }
         Ok(Self(members))
     }
@@ -171,8 +92,8 @@ impl Members {
             return vec![member.clone()];
         }
         let usual = USUAL.iter().find(|(name, _)| *name == role);
-        let names = usual.map_or(&[][..], |(_, names)| names);
-        names.iter().map(|&name| name.into()).collect()
+        let names = usual.map_or("", |(_, names)| names);
+        names.split(' ').map(Into::into).collect()
     }
 
     fn names_of(&self, field: &Field) -> Vec<String> {
@@ -239,12 +160,8 @@ impl Json {
         needs_size: bool,
         needs_address: bool,
     ) -> Self {
-        let size = if needs_size {
-            members.names("size")
-        } else {
-            Vec::new()
-        };
-        let mut names = vec![members.names("time"), size];
+        let size = needs_size.then(|| members.names("size"));
+        let mut names = vec![members.names("time"), size.unwrap_or_default()];
         names.extend(fields.iter().map(|field| members.names_of(field)));
         Self {
             found: Found {
