@@ -5,7 +5,6 @@
 #[path = "support/servers.rs"]
 mod servers;
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
 use std::env;
 use std::io::{Read, Write};
@@ -16,7 +15,9 @@ use std::thread;
 use std::time::Instant;
 
 use portcullis_core::{Clock, MonotonicClock, Rate, Timestamp};
-use portcullis_fleet::{Exchange, LeaseFuture, LeaseStore, Member, MemberId, Pool, Standing};
+use portcullis_fleet::{
+    Exchange, LeaseFuture, LeaseStore, Member, MemberId, PartitionLease, Pool, Standing,
+};
 use servers::{Kind, Server, signal};
 use tokio::runtime::{Builder, Runtime};
 
@@ -41,16 +42,75 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// A store that counts what it is asked.
-struct Counting {
-    store: Arc<dyn LeaseStore>,
-    exchanges: Arc<AtomicU32>,
+/// The time in which a member may use a partition: from the answer of the store until the member
+/// gives the lease up, or until its end. By the monotonic clock, which all processes of this host
+/// have in common.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    partition: u32,
+    from: u64,
+    until: u64,
 }
 
-impl LeaseStore for Counting {
+/// What a store was asked, and what it leased.
+#[derive(Default)]
+struct Record {
+    exchanges: u32,
+    /// Those that have ended, or not been renewed yet.
+    uses: Vec<Use>,
+}
+
+impl Record {
+    /// Each use of a partition that is not named ends at `now`.
+    fn keep(&mut self, named: &[PartitionLease], now: u64) {
+        for one in &mut self.uses {
+            if !named.iter().any(|held| held.partition == one.partition) {
+                one.until = one.until.min(now);
+            }
+        }
+    }
+
+    /// A lease of this partition begins at `now`, or begins again.
+    fn lease(&mut self, partition: u32, now: u64, until: u64) {
+        let is_it = |one: &&mut Use| one.partition == partition && one.until >= now;
+        match self.uses.iter_mut().find(is_it) {
+            Some(one) => one.until = one.until.max(until),
+            None if now < until => self.uses.push(Use {
+                partition,
+                from: now,
+                until,
+            }),
+            None => {}
+        }
+    }
+}
+
+/// A store that records what it is asked, and what it leases.
+struct Recording {
+    store: Arc<dyn LeaseStore>,
+    record: Arc<Mutex<Record>>,
+}
+
+impl LeaseStore for Recording {
     fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> LeaseFuture<'a> {
-        self.exchanges.fetch_add(1, Relaxed);
-        self.store.exchange(pool, request)
+        Box::pin(async move {
+            let sent = now();
+            {
+                let mut record = self.record.lock().unwrap();
+                record.exchanges += 1;
+                record.keep(&request.renew, sent.as_nanos());
+            }
+            let answer = self.store.exchange(pool, request).await?;
+            let (answered, mut record) = (now().as_nanos(), self.record.lock().unwrap());
+            let mut leased = answer.renewed.clone();
+            leased.extend(&answer.granted);
+            record.keep(&leased, answered);
+            let until = sent.saturating_add(LEASE - self::pool().margin());
+            for held in leased {
+                record.lease(held.partition, answered, until.as_nanos());
+            }
+            Ok(answer)
+        })
     }
 }
 
@@ -72,10 +132,10 @@ fn child() {
         .collect();
     let runtime = runtime();
     let inside = runtime.enter();
-    let exchanges = Arc::new(AtomicU32::new(0));
-    let store = Counting {
+    let record: Arc<Mutex<Record>> = Arc::default();
+    let store = Recording {
         store: kind.store(&ports, Duration::from_millis(400)),
-        exchanges: Arc::clone(&exchanges),
+        record: Arc::clone(&record),
     };
     drop(inside);
     let (member, driver) = Member::builder(pool(), store).build().unwrap();
@@ -108,11 +168,14 @@ fn child() {
             break;
         }
     }
-    let (asked, time) = (exchanges.load(Relaxed), begun.elapsed());
+    let (asked, time) = (record.lock().unwrap().exchanges, begun.elapsed());
     member.leave();
     driver.join().unwrap();
     assert_eq!(member.status().standing, Standing::Left);
     println!("\nasked {:.2}", f64::from(asked) / time.as_secs_f64());
+    for one in &record.lock().unwrap().uses {
+        println!("used {} {} {}", one.partition, one.from, one.until);
+    }
 }
 
 /// A request, as the service saw it.
@@ -214,13 +277,25 @@ impl Process {
         signal(self.0.as_ref().unwrap(), name);
     }
 
-    /// Waits for its end, and returns how often it asked the store in a second.
-    fn finish(mut self) -> f64 {
+    /// Waits for its end. Returns how often it asked the store in a second, and what it used.
+    fn finish(mut self) -> (f64, Vec<Use>) {
         let output = self.0.take().unwrap().wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{text}");
-        let asked = text.lines().find_map(|line| line.strip_prefix("asked "));
-        asked.unwrap().trim().parse().unwrap()
+        let of = |name| {
+            text.lines()
+                .filter_map(move |line: &str| line.strip_prefix(name))
+        };
+        let asked = of("asked ").next().unwrap().trim().parse().unwrap();
+        let used = of("used ").map(|line| {
+            let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
+            Use {
+                partition: numbers[0] as u32,
+                from: numbers[1],
+                until: numbers[2],
+            }
+        });
+        (asked, used.collect())
     }
 }
 
@@ -245,6 +320,33 @@ fn most_above_rate(times: &[u64]) -> u64 {
         last = time;
     }
     most.div_ceil(1_000_000_000)
+}
+
+/// Waits for the end of all processes. Checks that no two of them used a partition at once, and
+/// returns how often each asked the store in a second.
+fn finish(processes: Vec<Process>) -> Vec<f64> {
+    let finished = processes.into_iter().map(Process::finish);
+    let (asked, used): (Vec<_>, Vec<_>) = finished.unzip();
+    let mut uses: Vec<(u32, u64, u64, usize)> = Vec::new();
+    for (process, used) in used.iter().enumerate() {
+        uses.extend(
+            used.iter()
+                .map(|of| (of.partition, of.from, of.until, process)),
+        );
+    }
+    uses.sort_unstable();
+    let is_twice = |pair: &&[_]| {
+        let [(partition, _, until, _), (other, from, ..)] = pair[..] else {
+            return false;
+        };
+        partition == other && from < until
+    };
+    let twice: Vec<_> = uses.windows(2).filter(is_twice).collect();
+    assert!(
+        twice.is_empty(),
+        "two processes used a partition at once, as (partition, from, until, process): {twice:?}"
+    );
+    asked
 }
 
 /// Returns the largest part of the capacity, in percent, that was used in a span of `length` from
@@ -383,7 +485,7 @@ fn four_processes_share_a_service(kind: Kind) {
     settle(&service, restarted, 8.5);
     let ended = now();
     let requests = service.end();
-    let asked: Vec<_> = processes.into_iter().map(Process::finish).collect();
+    let asked = finish(processes);
 
     let report = check(
         &requests,
@@ -464,7 +566,7 @@ fn four_processes_share_a_service_while_leaders_of_etcd_come_and_go() {
     settle(&service, resumed, 6.0);
     let ended = now();
     let requests = service.end();
-    let asked: Vec<_> = processes.into_iter().map(Process::finish).collect();
+    let asked = finish(processes);
 
     let report = check(
         &requests,

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use portcullis_core::Timestamp;
 use portcullis_fleet::{
     Exchange, ExchangeAnswer, Heard, LeaseError, LeaseStore, LeaseTable, MemberId, PartitionLease,
@@ -185,7 +187,6 @@ fn renewing(request: &Exchange, granted: &[PartitionLease]) -> Exchange {
 fn a_lease_that_is_not_renewed_ends_and_the_next_one_has_a_larger_fence() {
     on_both(async |server| {
         let store = aged(&server, "ends").await;
-        // etcd's leases are whole seconds, and this is the shortest.
         let (one, other) = (ask(1, SECOND, &[3, 5], 2), ask(2, SECOND, &[5], 1));
         let begun = Instant::now();
         let of_one = store.exchange("ends", &one).await.unwrap().granted;
@@ -256,7 +257,8 @@ fn a_lease_that_begins_again_with_another_length_lasts_for_the_longer_one() {
             let granted = store.exchange(pool, &one).await.unwrap().granted;
             let begun = Instant::now();
             let again = renewing(&with_other, &granted);
-            let answer = store.exchange(pool, &again).await.unwrap();
+            // By another store, which does not know what was asked before.
+            let answer = server.store().exchange(pool, &again).await.unwrap();
             assert_eq!(sorted(&answer.renewed), [3, 4], "{pool} {answer:?}");
             loop {
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -782,7 +784,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, mut change: impl FnMut(&mut V
 }
 
 /// Passes bytes on to a server. While it holds, it keeps what clients say, and passes it on later,
-/// although the client has closed its connection. It does not hold requests of etcd about leases.
+/// although the client has closed its connection. Of requests to etcd, it holds those that delete.
 struct Late {
     port: u16,
     holds: Arc<AtomicBool>,
@@ -806,8 +808,8 @@ impl Late {
                     let mut buffer = vec![0; 65536];
                     while let Ok(length @ 1..) = from.read(&mut buffer) {
                         let text = String::from_utf8_lossy(&buffer[..length]);
-                        let is_of_lease = text.contains("/v3/lease/");
-                        while !is_of_lease && is_held.load(SeqCst) {
+                        let is_late = !text.contains("/v3/") || text.contains("delete_range");
+                        while is_late && is_held.load(SeqCst) {
                             thread::sleep(Duration::from_millis(1));
                         }
                         if to.write_all(&buffer[..length]).is_err() {
@@ -858,24 +860,84 @@ fn a_release_that_was_given_up_does_not_end_a_lease_that_was_granted_again() {
     });
 }
 
-/// Makes etcd's answers about leases those of an older term.
-fn older_term(_: &mut Random, bytes: &mut Vec<u8>) {
-    let text = String::from_utf8(core::mem::take(bytes)).unwrap();
-    let is_of_lease = text.contains("\"TTL\"");
-    let older = text.replace("\"raft_term\":\"2\"", "\"raft_term\":\"1\"");
-    *bytes = if is_of_lease { older } else { text }.into_bytes();
-}
-
+/// A leader that is stopped and goes on ends leases of etcd that were renewed with the next leader.
 #[test]
-fn a_lease_that_a_former_leader_began_does_not_count() {
+fn a_former_leader_of_etcd_that_ends_all_leases_frees_no_partition() {
     let Some(server) = Server::start(Kind::Etcd) else {
         return;
     };
-    let proxy = Proxy::start(server.port, older_term);
     runtime().block_on(async {
-        let store = Kind::Etcd.store(&[proxy.port], 5 * SECOND);
-        let answer = store.exchange("term", &ask(1, LONG, &[3], 1)).await;
-        assert!(matches!(answer, Err(LeaseError::Refused(_))), "{answer:?}");
+        let store = server.store();
+        let one = ask(1, LONG, &[3], 1);
+        let held = store.exchange("former", &one).await.unwrap().granted;
+        assert_eq!(sorted(&held), [3]);
+        let leases = server.call("/v3/lease/leases", "{}").unwrap();
+        for lease in leases.split("\"ID\":\"").skip(1) {
+            let (lease, _) = lease.split_once('"').unwrap();
+            let ended = server.call("/v3/lease/revoke", &format!("{{\"ID\":\"{lease}\"}}"));
+            assert!(ended.unwrap().contains("200 OK"));
+        }
+        let other = store.exchange("former", &ask(2, LONG, &[3], 1)).await;
+        assert_eq!(other.unwrap().taken, [3]);
+        let again = store.exchange("former", &renewing(&one, &held)).await;
+        assert_eq!(again.unwrap().renewed, held);
+    });
+}
+
+/// A member has found that the leases of another one have ended. They begin again before its
+/// request arrives.
+#[test]
+fn leases_that_begin_again_before_another_member_of_etcd_ends_them_last() {
+    let Some(server) = Server::start(Kind::Etcd) else {
+        return;
+    };
+    runtime().block_on(async {
+        let (direct, late) = (server.store(), Late::start(server.port));
+        let one = ask(1, SECOND, &[3], 1);
+        let held = direct.exchange("again", &one).await.unwrap().granted;
+        let other = Kind::Etcd.store(&[late.port], 10 * SECOND);
+        let seen = other.exchange("again", &ask(2, SECOND, &[3], 1)).await;
+        assert_eq!(seen.unwrap().taken, [3]);
+        late.holds.store(true, SeqCst);
+        tokio::time::sleep(SECOND).await;
+        let ends =
+            tokio::spawn(async move { other.exchange("again", &ask(2, SECOND, &[3], 1)).await });
+        // Until the request is on its way.
+        tokio::time::sleep(SECOND / 2).await;
+        let answer = direct.exchange("again", &renewing(&one, &held)).await;
+        assert_eq!(answer.unwrap().renewed, held);
+        late.holds.store(false, SeqCst);
+        assert_eq!(ends.await.unwrap().unwrap().taken, [3]);
+        let answer = direct.exchange("again", &renewing(&one, &held)).await;
+        assert_eq!(answer.unwrap().renewed, held);
+    });
+}
+
+/// Someone has deleted the key of a member, which says how long its leases last.
+#[test]
+fn partitions_of_a_member_without_a_key_on_etcd_return() {
+    let Some(server) = Server::start(Kind::Etcd) else {
+        return;
+    };
+    runtime().block_on(async {
+        let store = server.store();
+        let held = store.exchange("orphan", &ask(1, LONG, &[3], 1)).await;
+        assert_eq!(sorted(&held.unwrap().granted), [3]);
+        let key = STANDARD.encode(format!("portcullis:fleet:6:orphan/m/{}", MemberId(1)));
+        let deleted = server.call("/v3/kv/deleterange", &format!("{{\"key\":\"{key}\"}}"));
+        assert!(deleted.unwrap().contains("\"deleted\":\"1\""));
+        let begun = Instant::now();
+        while store
+            .exchange("orphan", &ask(2, SECOND, &[3], 1))
+            .await
+            .unwrap()
+            .granted
+            .is_empty()
+        {
+            assert!(begun.elapsed() < 60 * SECOND);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(begun.elapsed() >= SECOND);
     });
 }
 

@@ -1,22 +1,31 @@
 //! A store of leases on etcd, through its JSON gateway.
 //!
 //! ```text
-//! PREFIX LENGTH : POOL / m / MEMBER       what a member said: demand and served
+//! PREFIX LENGTH : POOL / m / MEMBER       what a member said: demand, served, length of its leases
 //! PREFIX LENGTH : POOL / p / PARTITION    the member that has a partition
 //! ```
 //!
-//! Each member has one lease of etcd, with which all of its keys end. The fence of a partition is
-//! the revision at which its key was created.
+//! The fence of a partition is the revision at which its key was created. An exchange is one
+//! transaction, which does all that the member asks and reads the pool. Each transaction writes the
+//! key of its member, and takes place only if nothing has written that key since the member last
+//! read it. So a transaction that was overtaken does nothing. In particular, a release that was
+//! given up cannot end a lease that was granted again since.
 //!
-//! An exchange is two requests: one begins the lease again, and one transaction does the rest and
-//! reads the pool. Two facts make that safe:
+//! The keys have no lease of etcd. A leader that is stopped and goes on may end such leases although
+//! they were renewed with the leader that has replaced it: it has measured their time alone, and
+//! its order to end them reaches the new leader. So the members measure the time:
 //!
-//! - Each transaction writes the key of its member, and takes place only if nothing has written
-//!   that key since the member last read it. So a transaction that was overtaken does nothing.
-//! - Both requests must have been answered in one term of a leader. A leader that was replaced, and
-//!   does not know it yet, could begin leases again which count no more.
+//! ```text
+//!                  seen for the first time           not written for the length of its leases
+//! key of a member ------------------------> seen --------------------------------------------+
+//!                                            ^  |                                            |
+//!                                            +--+ written                                    v
+//!                              a transaction deletes the key and the member's partitions: ended
+//! ```
 //!
-//! In particular, a release that was given up cannot end a lease that was granted again since.
+//! Invariant: a partition is deleted only by its member, or by a transaction that takes place if
+//! the member has written nothing since another one has seen its key, which is as long ago as its
+//! leases last. What the member has had an answer to was sent before it was seen.
 
 mod gateway;
 
@@ -27,9 +36,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use portcullis_core::{Clock, MonotonicClock, Timestamp};
 use serde_json::{Value, json};
 
-use self::gateway::{Gateway, Refused};
+use self::gateway::Gateway;
+use crate::store::memory::Longest;
 use crate::store::{
     Claim, Exchange, ExchangeAnswer, LeaseError, LeaseFuture, LeaseStore, MemberId, PartitionLease,
 };
@@ -82,7 +93,7 @@ impl EtcdSettings {
     }
 
     /// Sets how long a request waits for a server at most, for a connection included. An exchange
-    /// is two requests, seldom more. Default 1 s.
+    /// is one request, seldom more. Default 1 s.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -102,11 +113,13 @@ impl EtcdSettings {
 /// It speaks HTTP with the JSON gateway, which etcd has on the port of its clients. It knows
 /// neither TLS nor passwords: for those, put a proxy on the same host between them.
 ///
-/// - **Leases** are those of etcd, in whole seconds, rounded up. etcd has a shortest lease, which
-///   depends on its election time-out: 2 s with the default settings. A longer lease only delays
-///   what returns from a process that was killed.
-/// - **Restart, new leader.** Nothing is forgotten, and every lease begins again. So what a process
-///   held that was killed may take two lease times to return.
+/// - **Leases** are not those of etcd, whose leader may end them too early after it was stopped.
+///   The members measure the time. Each exchange of a member writes a key of its own. Another one
+///   that has seen this key, and finds it not written for the length of a lease, ends the leases of
+///   that member. So what a process held that is killed returns a lease time after the others have
+///   seen its last exchange. If there are no others, it returns a lease time after the first
+///   exchange of the next process.
+/// - **Restart, new leader.** Nothing is forgotten, and no lease ends or begins by it.
 /// - **Fences** are revisions of etcd, which grow with every change. After a restore of an older
 ///   state, they go back.
 /// - **Another etcd,** or an older state of this one, does not know what was leased since, and
@@ -116,9 +129,12 @@ impl EtcdSettings {
 ///
 /// # Cost
 ///
-/// Two requests for each exchange: one that begins the lease again, and a transaction. A third one
-/// after an error, and when the candidates that were tried first are taken. In a transaction, etcd
-/// allows 128 operations by default; an exchange with more than 100 changes takes several.
+/// One request for each exchange: a transaction, with the claims and leases of all members in the
+/// answer. A second one after an error, and when the candidates that were tried first are taken.
+/// Two more when the leases of another member have ended. In a transaction, etcd allows 128
+/// operations by default; an exchange with more than 100 changes takes several. A key of about 100
+/// bytes stays for each member that has left or was killed, until a lease time after the next
+/// exchange of another one.
 ///
 /// ```no_run
 /// use core::time::Duration;
@@ -137,31 +153,37 @@ impl EtcdSettings {
 pub struct EtcdLeases {
     gateway: Gateway,
     prefix: String,
+    clock: MonotonicClock,
     /// What is known of the members of this process.
-    members: Mutex<HashMap<(String, MemberId), Known>>,
+    known: Mutex<HashMap<(String, MemberId), Known>>,
+    /// What was seen of all members, by pool.
+    seen: Mutex<HashMap<String, HashMap<MemberId, Seen>>>,
 }
 
 /// What is known of a member, from the last answer.
 #[derive(Clone, Copy)]
 struct Known {
-    /// The lease of etcd that the keys of the member have.
-    lease: i64,
     /// The revision at which its key was last written; 0 if there is no such key.
     written: i64,
+    /// The longest of its leases that may last.
+    longest: Longest,
 }
 
-/// A lease that was begun again.
-struct Begun {
-    lease: i64,
-    /// The leader's term.
-    term: u64,
+/// What was seen of a member.
+struct Seen {
+    /// The revision at which its key was written; 0 if there is no such key.
+    written: i64,
+    /// When an answer first said so.
+    since: Timestamp,
 }
 
 /// The changes of one transaction. Together at most `MOST_CHANGES`.
 struct Changes {
     releases: Vec<PartitionLease>,
-    /// Leases to renew that are under another lease of etcd, which is too short.
-    moves: Vec<PartitionLease>,
+    /// Partitions of members whose leases have ended, with the revisions of these members.
+    ended: Vec<(MemberId, i64, PartitionLease)>,
+    /// Members whose leases have ended, and end with these changes.
+    gone: Vec<(MemberId, i64)>,
     candidates: Vec<u32>,
 }
 
@@ -172,32 +194,27 @@ const MOST_CHANGES: usize = 100;
 /// a request that was given up has come in between, and some if other members take the candidates.
 const MORE_ROUNDS: usize = 4;
 
-/// How often an exchange begins from the start, if its lease or the leader was lost.
-const ATTEMPTS: usize = 3;
-
 /// A pool as a transaction has read it: all keys at one revision.
 struct Contents {
     revision: i64,
-    term: u64,
     partitions: Vec<Taken>,
     members: Vec<Said>,
 }
 
 /// A partition that is leased, as the keys of the pool say.
 struct Taken {
-    partition: u32,
     member: MemberId,
-    lease: i64,
-    fence: u64,
+    held: PartitionLease,
 }
 
 /// What a member has said of itself, as its key says.
 struct Said {
     member: MemberId,
-    lease: i64,
     written: i64,
     demand: u32,
     served: u64,
+    /// The longest of its leases that may last.
+    lease: Duration,
 }
 
 impl EtcdLeases {
@@ -216,44 +233,56 @@ impl EtcdLeases {
         Ok(Self {
             gateway: Gateway::new(&settings.endpoints, settings.time_limit)?,
             prefix: settings.prefix.clone(),
-            members: Mutex::default(),
+            clock: MonotonicClock::new(),
+            known: Mutex::default(),
+            seen: Mutex::default(),
         })
     }
 
     /// Locks what is known of the members.
-    fn members(&self) -> MutexGuard<'_, HashMap<(String, MemberId), Known>> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, HashMap<(String, MemberId), Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins the lease of a member again, or a new one if it has none that lasts for `length`.
-    async fn begin(&self, lease: Option<i64>, length: Duration) -> Result<Begun, Refused> {
-        let seconds = length.as_secs() + u64::from(length.subsec_nanos() > 0);
-        let seconds = seconds.clamp(1, 9_000_000_000);
-        if let Some(id) = lease {
-            let request = json!({ "ID": id.to_string() });
-            let answer = self.gateway.call("/v3/lease/keepalive", &request).await?;
-            // The gateway answers with a stream of one object, which is under `result`.
-            let answer = answer.get("result").unwrap_or(&answer);
-            let lasts = answer.get("TTL").and_then(number::<u64>);
-            if lasts.is_some_and(|lasts| lasts >= seconds) {
-                let term = header(answer, "raft_term")?;
-                return Ok(Begun { lease: id, term });
+    /// Notes what an answer says, and returns the members other than `own` whose leases have ended.
+    /// Of those that have no key, leases last for `lease`.
+    fn see(&self, pool: &str, read: &Contents, own: MemberId, lease: Duration) -> Vec<MemberId> {
+        // After the answer has come, so after what it says was decided.
+        let now = self.clock.now();
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = match seen.get_mut(pool) {
+            Some(seen) => seen,
+            None => seen.entry(pool.to_owned()).or_default(),
+        };
+        let members = read.members.iter().map(|said| said.member);
+        let mut members: Vec<_> = members
+            .chain(read.partitions.iter().map(|of| of.member))
+            .collect();
+        members.sort_unstable();
+        members.dedup();
+        seen.retain(|member, _| members.binary_search(member).is_ok());
+        members.retain(|&member| {
+            let said = read.said(member);
+            let (written, lease) = said.map_or((0, lease), |said| (said.written, said.lease));
+            let of = seen.entry(member).or_insert(Seen {
+                written,
+                since: now,
+            });
+            if of.written != written {
+                *of = Seen {
+                    written,
+                    since: now,
+                };
             }
-            // It has ended, and all keys with it; or it is too short, since the pool was changed.
-        }
-        let request = json!({ "TTL": seconds.to_string() });
-        let answer = self.gateway.call("/v3/lease/grant", &request).await?;
-        let id = answer.get("ID").and_then(number::<i64>);
-        Ok(Begun {
-            lease: id.ok_or_else(|| damaged("a lease without a number"))?,
-            term: header(&answer, "raft_term")?,
-        })
+            member != own && now.saturating_since(of.since) >= lease
+        });
+        members
     }
 
     /// Reads a pool, without a change.
-    async fn read(&self, keys: &Keys) -> Result<Contents, Refused> {
+    async fn read(&self, keys: &Keys) -> Result<Contents, LeaseError> {
         let answer = self.gateway.call("/v3/kv/range", &keys.range()).await?;
-        Ok(keys.contents(&answer, &answer)?)
+        keys.contents(&answer, &answer)
     }
 
     /// Makes changes, if nothing has written the key of the member since `known`. Returns the pool,
@@ -264,48 +293,62 @@ impl EtcdLeases {
         request: &Exchange,
         known: Known,
         changes: &Changes,
-    ) -> Result<(Contents, bool), Refused> {
+    ) -> Result<(Contents, bool), LeaseError> {
         let member = keys.member(request.member);
-        let lease = known.lease.to_string();
-        let said = format!("{} {}", request.demand, request.served);
-        let name = encoded(&request.member.to_string());
-        let put = |key: &str, value: &str| json!({ "request_put": { "key": key, "value": value, "lease": lease } });
+        let lease = known.longest.length().as_nanos().div_ceil(1_000_000);
+        let lease = u64::try_from(lease).unwrap_or(u64::MAX);
+        let said = format!("{} {} {lease}", request.demand, request.served);
+        let name = |member: MemberId| encoded(&member.to_string());
+        let put = |key: &str, value: &str| json!({ "request_put": { "key": key, "value": value } });
+        let delete = |key: &str| json!({ "request_delete_range": { "key": key } });
+        let is_written = |key: &str, revision: i64| {
+            let revision = revision.to_string();
+            json!({ "key": key, "target": "MOD", "mod_revision": revision })
+        };
         // The revision at which the key was created is the fence of the grant.
-        let is_held = |held: &PartitionLease, key: &str| {
+        let is_held = |member: MemberId, held: &PartitionLease, key: &str| {
             let fence = held.fence.to_string();
-            json!([
-                { "key": key, "target": "CREATE", "create_revision": fence },
-                { "key": key, "target": "VALUE", "value": name },
-            ])
+            let name = name(member);
+            [
+                json!({ "key": key, "target": "CREATE", "create_revision": fence }),
+                json!({ "key": key, "target": "VALUE", "value": name }),
+            ]
         };
         let mut operations = vec![put(&member, &encoded(&said))];
         for held in &changes.releases {
             let key = keys.partition(held.partition);
             operations.push(json!({ "request_txn": {
-                "compare": is_held(held, &key),
-                "success": [{ "request_delete_range": { "key": key } }],
+                "compare": is_held(request.member, held, &key),
+                "success": [delete(&key)],
             } }));
         }
-        for held in &changes.moves {
+        // All comparisons are made before any change.
+        for (member, written, held) in &changes.ended {
             let key = keys.partition(held.partition);
+            let [is_created, is_theirs] = is_held(*member, held, &key);
             operations.push(json!({ "request_txn": {
-                "compare": is_held(held, &key),
-                "success": [put(&key, &name)],
+                "compare": [is_created, is_theirs, is_written(&keys.member(*member), *written)],
+                "success": [delete(&key)],
+            } }));
+        }
+        for &(member, written) in &changes.gone {
+            let key = keys.member(member);
+            operations.push(json!({ "request_txn": {
+                "compare": [is_written(&key, written)],
+                "success": [delete(&key)],
             } }));
         }
         for &partition in &changes.candidates {
             let key = keys.partition(partition);
             operations.push(json!({ "request_txn": {
                 "compare": [{ "key": key, "target": "CREATE", "create_revision": "0" }],
-                "success": [put(&key, &name)],
+                "success": [put(&key, &name(request.member))],
             } }));
         }
         let range = json!({ "request_range": keys.range() });
         operations.push(range.clone());
         let transaction = json!({
-            "compare": [{
-                "key": member, "target": "MOD", "mod_revision": known.written.to_string()
-            }],
+            "compare": [is_written(&member, known.written)],
             "success": operations,
             "failure": [range],
         });
@@ -317,92 +360,106 @@ impl EtcdLeases {
         Ok((keys.contents(&answer, last)?, is_done))
     }
 
-    /// One attempt at an exchange. `None` if the lease or the leader was lost in between.
+    /// Does an exchange, with what is known of the member. After an error, nothing is known.
     async fn attempt(
         &self,
-        keys: &Keys,
+        pool: &str,
         request: &Exchange,
         known: &mut Option<Known>,
-    ) -> Result<Option<ExchangeAnswer>, Refused> {
-        // After an error, nothing is known.
-        let (lease, mut written, mut contents) = if let Some(known) = known.take() {
-            (Some(known.lease), known.written, None)
+    ) -> Result<ExchangeAnswer, LeaseError> {
+        let keys = Keys::new(&self.prefix, pool);
+        let see = |read: &Contents| self.see(pool, read, request.member, request.lease);
+        let (mut now, mut contents) = if let Some(known) = known.take() {
+            (known, None)
         } else {
-            let read = self.read(keys).await?;
-            let lease = read.said(request.member).map(|said| said.lease);
-            (lease, read.written(request.member), Some(read))
-        };
-        let begun = self.begin(lease, request.lease).await?;
-        if lease.is_some_and(|lease| lease != begun.lease) {
-            // All keys of a lease end with it. If there are some, they are found below.
-            (written, contents) = (0, None);
-        }
-        let changes = request.release.len() + request.renew.len() + request.candidates.len();
-        for _ in 0..changes / MOST_CHANGES + MORE_ROUNDS {
-            let now = Known {
-                lease: begun.lease,
-                written,
-            };
-            let changes = Changes::of(request, begun.lease, contents.as_ref());
-            let (read, is_done) = self.change(keys, request, now, &changes).await?;
-            if read.term != begun.term {
-                // The lease was begun again by a leader that may have been replaced already: that
-                // does not count.
-                return Ok(None);
+            let read = self.read(&keys).await?;
+            let mut longest = Longest::NONE;
+            if let Some(said) = read.said(request.member) {
+                longest.ask(said.lease, self.clock.now());
             }
-            written = if is_done {
-                let written = read.revision;
-                *known = Some(Known { written, ..now });
-                if Changes::of(request, begun.lease, Some(&read)).is_empty() {
-                    return Ok(Some(read.answer(request, begun.lease)));
-                }
-                written
+            let written = read.written(request.member);
+            let over = see(&read);
+            (Known { written, longest }, Some((read, over)))
+        };
+        now.longest.ask(request.lease, self.clock.now());
+        let changes = request.release.len() + request.candidates.len();
+        for _ in 0..changes / MOST_CHANGES + MORE_ROUNDS {
+            let changes = Changes::of(request, contents.as_ref());
+            let (read, is_done) = self.change(&keys, request, now, &changes).await?;
+            let over = see(&read);
+            if is_done {
+                now.written = read.revision;
+                *known = Some(now);
             } else {
                 // A request that was given up came in between.
-                read.written(request.member)
-            };
+                now.written = read.written(request.member);
+            }
+            let read = (read, over);
+            if is_done && Changes::of(request, Some(&read)).is_empty() {
+                return Ok(read.0.answer(request));
+            }
             contents = Some(read);
         }
         // Other members were quicker each time.
-        let answer = |read: Contents| read.answer(request, begun.lease);
-        Ok(contents.filter(|_| known.is_some()).map(answer))
+        let read = contents.filter(|_| known.is_some());
+        let read = read.ok_or_else(|| {
+            LeaseError::Refused("requests that were given up came in between each time".into())
+        })?;
+        Ok(read.0.answer(request))
     }
 }
 
 impl Changes {
-    /// Chooses what is left to change in a pool, as far as it is known.
-    fn of(request: &Exchange, lease: i64, contents: Option<&Contents>) -> Self {
-        let under = |read: &Contents, held: &PartitionLease| read.under(request.member, *held);
-        let is_left =
-            |held: &&PartitionLease| contents.is_none_or(|read| under(read, held).is_some());
+    /// Chooses what is left to change in a pool, as far as it is known, with the members whose
+    /// leases have ended.
+    fn of(request: &Exchange, contents: Option<&(Contents, Vec<MemberId>)>) -> Self {
+        let is_left = |held: &&PartitionLease| {
+            contents.is_none_or(|(read, _)| read.is_held(request.member, **held))
+        };
         let releases = request.release.iter().filter(is_left);
         let releases: Vec<_> = releases.take(MOST_CHANGES).copied().collect();
-        let is_elsewhere = |held: &&PartitionLease| {
-            let other = contents.and_then(|read| under(read, held));
-            other.is_some_and(|other| other != lease)
-        };
-        let moves = request.renew.iter().filter(is_elsewhere);
-        let room = MOST_CHANGES - releases.len();
-        let moves: Vec<_> = moves.take(room).copied().collect();
-        let granted = contents.map_or(0, |read| read.granted(request, lease).len());
+        let mut room = MOST_CHANGES - releases.len();
+        let (mut ended, mut gone) = (Vec::new(), Vec::new());
+        if let Some((read, over)) = contents {
+            for &member in over {
+                let written = read.written(member);
+                let before = ended.len();
+                let theirs = read.of(member).take(room);
+                ended.extend(theirs.map(|held| (member, written, held)));
+                room -= ended.len() - before;
+                if room == 0 {
+                    // Its key stays as long as it has partitions.
+                    break;
+                }
+                if written > 0 {
+                    gone.push((member, written));
+                    room -= 1;
+                }
+            }
+        }
+        let granted = contents.map_or(0, |(read, _)| read.granted(request).len());
         let wanted = (request.at_most as usize).saturating_sub(granted);
         let is_free = |partition: &u32| {
             let is_held = |held: &PartitionLease| held.partition == *partition;
-            !contents.is_some_and(|read| read.is_taken(*partition))
+            !contents.is_some_and(|(read, _)| read.is_taken(*partition))
                 && !request.release.iter().any(is_held)
                 && !request.renew.iter().any(is_held)
         };
         let candidates = request.candidates.iter().copied().filter(is_free);
         Self {
-            candidates: candidates.take(wanted.min(room - moves.len())).collect(),
+            candidates: candidates.take(wanted.min(room)).collect(),
             releases,
-            moves,
+            ended,
+            gone,
         }
     }
 
     /// Returns whether nothing is left to change.
     const fn is_empty(&self) -> bool {
-        self.releases.is_empty() && self.moves.is_empty() && self.candidates.is_empty()
+        self.releases.is_empty()
+            && self.ended.is_empty()
+            && self.gone.is_empty()
+            && self.candidates.is_empty()
     }
 }
 
@@ -419,55 +476,49 @@ impl Contents {
 
     /// Returns whether any member has the partition.
     fn is_taken(&self, partition: u32) -> bool {
-        self.partitions.iter().any(|of| of.partition == partition)
+        let is_it = |of: &Taken| of.held.partition == partition;
+        self.partitions.iter().any(is_it)
     }
 
-    /// Returns the partitions that a member has under its lease of etcd.
-    fn of(&self, member: MemberId, lease: i64) -> impl Iterator<Item = PartitionLease> {
-        let ours = move |of: &&Taken| of.member == member && of.lease == lease;
-        self.partitions
-            .iter()
-            .filter(ours)
-            .map(|of| PartitionLease {
-                partition: of.partition,
-                fence: of.fence,
-            })
+    /// Returns the partitions that a member has.
+    fn of(&self, member: MemberId) -> impl Iterator<Item = PartitionLease> {
+        let theirs = self.partitions.iter().filter(move |of| of.member == member);
+        theirs.map(|of| of.held)
     }
 
-    /// Returns the lease of etcd under which a member has a partition, if it does.
-    fn under(&self, member: MemberId, held: PartitionLease) -> Option<i64> {
-        let is_it = |of: &&Taken| of.partition == held.partition && of.fence == held.fence;
-        let found = self.partitions.iter().find(is_it);
-        found.filter(|of| of.member == member).map(|of| of.lease)
+    /// Returns whether a member has this lease.
+    fn is_held(&self, member: MemberId, held: PartitionLease) -> bool {
+        self.of(member).any(|of| of == held)
     }
 
     /// Returns what the member has but does not name: what was granted now, or by an answer that
     /// was lost.
-    fn granted(&self, request: &Exchange, lease: i64) -> Vec<PartitionLease> {
+    fn granted(&self, request: &Exchange) -> Vec<PartitionLease> {
         let is_new = |held: &PartitionLease| {
             !request.renew.contains(held) && !request.release.contains(held)
         };
-        self.of(request.member, lease).filter(is_new).collect()
+        self.of(request.member).filter(is_new).collect()
     }
 
     /// Returns the answer to a request, as the pool is after all changes.
-    fn answer(&self, request: &Exchange, lease: i64) -> ExchangeAnswer {
-        let ours: Vec<_> = self.of(request.member, lease).collect();
+    fn answer(&self, request: &Exchange) -> ExchangeAnswer {
+        let ours: Vec<_> = self.of(request.member).collect();
         let renewed = request.renew.iter().copied();
         let is_taken = |partition: &u32| {
-            let is_other = |of: &Taken| of.partition == *partition && of.member != request.member;
+            let is_other =
+                |of: &Taken| of.held.partition == *partition && of.member != request.member;
             self.partitions.iter().any(is_other)
         };
         let candidates = request.candidates.iter().copied();
         let members = self.members.iter().map(|said| Claim {
             member: said.member,
             demand: said.demand,
-            held: count(&self.partitions, said.member),
+            held: u32::try_from(self.of(said.member).count()).unwrap_or(u32::MAX),
             served: said.served,
         });
         ExchangeAnswer {
             renewed: renewed.filter(|held| ours.contains(held)).collect(),
-            granted: self.granted(request, lease),
+            granted: self.granted(request),
             taken: candidates.filter(is_taken).collect(),
             members: members.collect(),
             hold_off: None,
@@ -476,11 +527,6 @@ impl Contents {
             server: 0,
         }
     }
-}
-
-fn count(partitions: &[Taken], member: MemberId) -> u32 {
-    let held = partitions.iter().filter(|of| of.member == member);
-    u32::try_from(held.count()).unwrap_or(u32::MAX)
 }
 
 /// The keys of a pool.
@@ -514,7 +560,6 @@ impl Keys {
     fn contents(&self, answer: &Value, range: &Value) -> Result<Contents, LeaseError> {
         let mut contents = Contents {
             revision: header(answer, "revision")?,
-            term: header(answer, "raft_term")?,
             partitions: Vec::new(),
             members: Vec::new(),
         };
@@ -534,23 +579,24 @@ impl Keys {
     fn entry(&self, entry: &Value, contents: &mut Contents) -> Option<()> {
         let key = decoded(entry.get("key")?)?;
         let value = decoded(entry.get("value")?)?;
-        let lease = entry.get("lease").map_or(Some(0), number)?;
         let id = |text: &str| u128::from_str_radix(text, 16).ok().map(MemberId);
         match key.strip_prefix(&self.pool)?.split_once('/')? {
             ("p", partition) => contents.partitions.push(Taken {
-                partition: partition.parse().ok()?,
                 member: id(&value)?,
-                lease,
-                fence: number(entry.get("create_revision")?)?,
+                held: PartitionLease {
+                    partition: partition.parse().ok()?,
+                    fence: number(entry.get("create_revision")?)?,
+                },
             }),
             ("m", member) => {
-                let (demand, served) = value.split_once(' ')?;
+                let (demand, rest) = value.split_once(' ')?;
+                let (served, lease) = rest.split_once(' ')?;
                 contents.members.push(Said {
                     member: id(member)?,
-                    lease,
                     written: number(entry.get("mod_revision")?)?,
                     demand: demand.parse().ok()?,
                     served: served.parse().ok()?,
+                    lease: Duration::from_millis(lease.parse().ok()?),
                 });
             }
             _ => return None,
@@ -589,27 +635,16 @@ fn damaged(what: &str) -> LeaseError {
 impl LeaseStore for EtcdLeases {
     fn exchange<'a>(&'a self, pool: &'a str, request: &'a Exchange) -> LeaseFuture<'a> {
         Box::pin(async move {
-            let keys = Keys::new(&self.prefix, pool);
             let name = (pool.to_owned(), request.member);
             // If this future is dropped or fails, nothing is known.
-            let mut known = self.members().remove(&name);
-            for _ in 0..ATTEMPTS {
-                match self.attempt(&keys, request, &mut known).await {
-                    Ok(Some(answer)) => {
-                        let is_over = request.demand == 0
-                            && answer.renewed.is_empty()
-                            && answer.granted.is_empty();
-                        if let Some(known) = known.filter(|_| !is_over) {
-                            self.members().insert(name, known);
-                        }
-                        return Ok(answer);
-                    }
-                    Ok(None) | Err(Refused::NoLease) => known = None,
-                    Err(Refused::Store(error)) => return Err(error),
-                }
+            let mut known = self.known().remove(&name);
+            let answer = self.attempt(pool, request, &mut known).await?;
+            let is_over =
+                request.demand == 0 && answer.renewed.is_empty() && answer.granted.is_empty();
+            if let Some(known) = known.filter(|_| !is_over) {
+                self.known().insert(name, known);
             }
-            let why = "the lease or the leader was lost again and again";
-            Err(LeaseError::Refused(why.into()))
+            Ok(answer)
         })
     }
 }

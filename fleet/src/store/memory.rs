@@ -74,14 +74,14 @@ pub struct LeaseTable {
 /// Invariant: a lease that was asked for and may still last is not longer than `length`. One that
 /// was asked for since `length` was is not longer than `next`, and all others end by `until`.
 #[derive(Clone, Copy, Debug, Default)]
-struct Longest {
+pub(crate) struct Longest {
     length: Duration,
     until: Timestamp,
     next: Duration,
 }
 
 impl Longest {
-    const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         length: Duration::ZERO,
         until: Timestamp::ZERO,
         next: Duration::ZERO,
@@ -96,11 +96,16 @@ impl Longest {
     }
 
     /// Notes that a lease of this length was asked for.
-    fn ask(&mut self, lease: Duration, now: Timestamp) {
+    pub(crate) fn ask(&mut self, lease: Duration, now: Timestamp) {
         self.next = self.next.max(lease);
         if lease >= self.length || now >= self.until {
             *self = Self::of(self.next.max(lease), now);
         }
+    }
+
+    #[cfg(feature = "etcd")]
+    pub(crate) const fn length(&self) -> Duration {
+        self.length
     }
 }
 

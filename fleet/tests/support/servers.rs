@@ -203,22 +203,27 @@ impl Server {
         signal(self.child.as_ref().unwrap(), name);
     }
 
+    /// Calls the gateway of this server of etcd, and returns what it says.
+    pub(crate) fn call(&self, path: &str, body: &str) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+        let length = body.len();
+        let request = format!("POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}");
+        stream.write_all(request.as_bytes())?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    }
+
     /// Whether this server of etcd leads the others, as itself says.
     pub(crate) fn leads(&self) -> bool {
         let number = |text: &str, name: &str| {
             let (_, after) = text.split_once(&format!("\"{name}\":\""))?;
             Some(after.split_once('"')?.0.to_owned())
         };
-        let status = || -> std::io::Result<String> {
-            let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-            stream.set_read_timeout(Some(Duration::from_millis(200)))?;
-            let request = "POST /v3/maintenance/status HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}";
-            stream.write_all(request.as_bytes())?;
-            let mut text = String::new();
-            stream.read_to_string(&mut text)?;
-            Ok(text)
-        };
-        let text = status().unwrap_or_default();
+        let text = self
+            .call("/v3/maintenance/status", "{}")
+            .unwrap_or_default();
         let (own, leader) = (number(&text, "member_id"), number(&text, "leader"));
         own.is_some() && own == leader
     }

@@ -23,19 +23,6 @@ use crate::store::LeaseError;
 /// The most bytes of an answer. One about 500 partitions has about 100,000.
 const LONGEST_ANSWER: usize = 16 << 20;
 
-/// What the gateway said instead of doing what it was asked for.
-pub(super) enum Refused {
-    /// The lease that a request names does not exist.
-    NoLease,
-    Store(LeaseError),
-}
-
-impl From<LeaseError> for Refused {
-    fn from(error: LeaseError) -> Self {
-        Self::Store(error)
-    }
-}
-
 pub(super) struct Gateway {
     endpoints: Vec<Endpoint>,
     /// The endpoint that calls try first: the last one that answered.
@@ -145,7 +132,11 @@ impl Gateway {
     }
 
     /// Sends `request` to one endpoint. After a failure, the next call tries another one.
-    pub(super) async fn call(&self, path: &'static str, request: &Value) -> Result<Value, Refused> {
+    pub(super) async fn call(
+        &self,
+        path: &'static str,
+        request: &Value,
+    ) -> Result<Value, LeaseError> {
         let body = Bytes::from(request.to_string());
         let first = self.first.load(Relaxed);
         let endpoint = &self.endpoints[first % self.endpoints.len()];
@@ -159,19 +150,15 @@ impl Gateway {
         let answer = match answer {
             Ok((true, answer)) => answer,
             Ok((false, answer)) => {
-                let refused = refused(&answer);
-                if let Refused::Store(_) = refused {
-                    self.leave(first);
-                }
-                return Err(refused);
+                self.leave(first);
+                return Err(refused(&answer));
             }
             Err(error) => {
                 self.leave(first);
-                return Err(error.into());
+                return Err(error);
             }
         };
-        serde_json::from_slice(&answer)
-            .map_err(|error| LeaseError::Damaged(error.to_string()).into())
+        serde_json::from_slice(&answer).map_err(|error| LeaseError::Damaged(error.to_string()))
     }
 
     fn leave(&self, endpoint: usize) {
@@ -183,16 +170,15 @@ impl Gateway {
 }
 
 /// What an answer that is an error means.
-fn refused(answer: &[u8]) -> Refused {
+fn refused(answer: &[u8]) -> LeaseError {
     let parsed: Option<Value> = serde_json::from_slice(answer).ok();
     let text = parsed.as_ref().and_then(|answer| {
         let message = answer.get("error").or_else(|| answer.get("message"))?;
         message.as_str()
     });
     match text {
-        Some(text) if text.contains("requested lease not found") => Refused::NoLease,
-        Some(text) => LeaseError::Refused(text.to_owned()).into(),
-        None => LeaseError::Damaged("an error without a message".into()).into(),
+        Some(text) => LeaseError::Refused(text.to_owned()),
+        None => LeaseError::Damaged("an error without a message".into()),
     }
 }
 
