@@ -24,23 +24,35 @@ pub(crate) trait Version {
     fn is_in_force(&self) -> bool;
 }
 
-/// For how long a process that opens a file waits for the changes of others.
+/// For how long a process that opens a file waits for others: a second. When it has passed, the
+/// process looks at the file once more. So what counts is what others do, and not how slow this
+/// process is.
 #[derive(Debug)]
 pub(crate) struct Patience {
     until: Instant,
+    is_over: bool,
 }
 
 impl Patience {
     pub(crate) fn new() -> Self {
-        let until = Instant::now() + PATIENCE;
-        Self { until }
+        Self {
+            until: Instant::now() + PATIENCE,
+            is_over: false,
+        }
+    }
+
+    /// Returns that the file is busy, if the caller must not look at it again.
+    pub(crate) fn look_again(&mut self, file: &SharedFile) -> Result<(), OpenError> {
+        let is_over = Instant::now() > self.until;
+        if core::mem::replace(&mut self.is_over, is_over) {
+            return Err(file.busy());
+        }
+        Ok(())
     }
 
     /// Waits for a moment, or returns that the file is busy.
     pub(crate) fn wait(&mut self, file: &SharedFile) -> Result<(), OpenError> {
-        if Instant::now() > self.until {
-            return Err(file.busy());
-        }
+        self.look_again(file)?;
         thread::sleep(Duration::from_micros(100));
         Ok(())
     }

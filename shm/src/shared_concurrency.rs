@@ -5,7 +5,6 @@ use core::fmt;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
-use std::thread;
 use std::time::Instant;
 
 use portcullis_core::builder::Setting;
@@ -13,12 +12,13 @@ use portcullis_core::{Clock, Denied, MonotonicClock, SettingsError, Timestamp};
 
 use crate::deaths::Deaths;
 use crate::error::OpenError;
+use crate::following::Patience;
 use crate::futex;
 use crate::header::FileKind;
 use crate::mapping::MappedSlots;
 use crate::member::{self, ChangeLock};
 use crate::process::Process;
-use crate::shared_file::{Contents, PATIENCE, SharedFile};
+use crate::shared_file::{Contents, SharedFile};
 use crate::slots::{self, Held, Limits, MEMBERS, NEVER};
 
 /// The largest limit: the file has as many slots, so that the limit can change.
@@ -131,7 +131,7 @@ impl SharedFile {
 
     /// Checks that the file has the settings that this process wants, or changes them.
     fn agree(&self, slots: &MappedSlots, wanted: (u64, u64)) -> Result<(), OpenError> {
-        let until = Instant::now() + PATIENCE;
+        let mut patience = Patience::new();
         let limits = slots.limits();
         loop {
             let limit = limits.get();
@@ -163,10 +163,7 @@ impl SharedFile {
                 }
                 return Ok(());
             }
-            if Instant::now() > until {
-                return Err(self.busy());
-            }
-            thread::sleep(Duration::from_micros(100));
+            patience.wait(self)?;
         }
     }
 }

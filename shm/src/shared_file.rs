@@ -31,11 +31,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use portcullis_core::{Clock, MonotonicClock};
 
 use crate::error::OpenError;
+use crate::following::Patience;
 use crate::header::{BOOT_ID, FileKind, HEADER, Header, MAGIC, TimeBase, fnv};
 use crate::mapping::{END, END_BYTES, Mapping};
 use crate::process::{self, ClockOffset, Process};
@@ -263,7 +264,7 @@ impl SharedFile {
     /// # Ok::<(), OpenError>(())
     /// ```
     pub fn remove(&self) -> Result<(), OpenError> {
-        let until = Instant::now() + PATIENCE;
+        let mut patience = Patience::new();
         loop {
             let file = self
                 .open_file(true)
@@ -275,9 +276,9 @@ impl SharedFile {
             match file.try_lock() {
                 Ok(()) if self.is_named(&file)? => break self.remove_path(&self.path),
                 // Another process has replaced the file.
-                Ok(()) if Instant::now() < until => {}
+                Ok(()) => patience.look_again(self)?,
                 Err(TryLockError::Error(error)) => return Err(self.failed("lock it", error)),
-                Ok(()) | Err(TryLockError::WouldBlock) => return Err(self.busy()),
+                Err(TryLockError::WouldBlock) => return Err(self.busy()),
             }
         }
     }
@@ -286,7 +287,7 @@ impl SharedFile {
     pub(crate) fn open(&self, wanted: &Contents) -> Result<(Mapping, Header), OpenError> {
         Mapping::check_size(wanted.size())?;
         let base = TimeBase::of_this_process()?;
-        let until = Instant::now() + PATIENCE;
+        let mut patience = Patience::new();
         loop {
             match self.find(wanted, &base)? {
                 Found::Ready(mapping, header) => return Ok((mapping, header)),
@@ -310,9 +311,7 @@ impl SharedFile {
                 }
                 Found::Busy => thread::sleep(Duration::from_millis(1)),
             }
-            if Instant::now() > until {
-                return Err(self.busy());
-            }
+            patience.look_again(self)?;
         }
     }
 

@@ -40,6 +40,7 @@ fn child() {
         ["use", a, b, c, d, e, time] => {
             use_for(&[a, b, c, d, e].map(SharedFile::at), time.parse().unwrap());
         }
+        ["create", file] => create(&SharedFile::at(file)),
         ["write", file, time] => write_nonsense(Path::new(file), time.parse().unwrap()),
         ["outlive", file, other] => outlive(&SharedFile::at(file), &SharedFile::at(other)),
         ["fault", file, foreign] => fault(&SharedFile::at(file), Path::new(foreign)),
@@ -482,6 +483,36 @@ fn nonsense_in_the_file_ends_no_process() {
 #[ignore = "a minute"]
 fn nonsense_in_the_file_for_long_ends_no_process() {
     nonsense_in_the_file(seconds(60));
+}
+
+/// Creates a file of 64 MiB.
+fn create(file: &SharedFile) {
+    println!("\nready");
+    let bucket = TokenBucket::new(Rate::per_second(PER_KEY), BURST_PER_KEY);
+    let _table: SharedTable<TokenBucketRules> = file.table(bucket, 4_000_000).unwrap();
+    println!("\ncreated");
+}
+
+#[test]
+fn a_process_that_is_stopped_while_it_creates_a_file_opens_it() {
+    for attempt in 0..20 {
+        let folder = Folder::new(&format!("create-{attempt}"));
+        let file = folder.path("table");
+        let mut child = Process::start(&["create", file.to_str().unwrap()]);
+        child.until("ready");
+        // It writes the file under another name first.
+        while folder.names().is_empty() {}
+        child.signal("-STOP");
+        let is_stopped_in_time = !file.exists();
+        // Longer than it waits for other processes.
+        std::thread::sleep(Duration::from_millis(1_200));
+        child.signal("-CONT");
+        assert_eq!(child.finish("created").len(), 1);
+        if is_stopped_in_time {
+            return;
+        }
+    }
+    panic!("it was never stopped in time");
 }
 
 /// Uses a limiter until its file is truncated. Another limiter goes on.

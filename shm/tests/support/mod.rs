@@ -113,6 +113,13 @@ impl Process {
         lines.map(|rest| rest.trim().to_owned()).collect()
     }
 
+    /// Sends a signal to the process.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([name, &pid]).status();
+        assert!(sent.unwrap().success());
+    }
+
     /// Waits for the end of the process.
     pub(crate) fn status(mut self) -> ExitStatus {
         self.child.wait().unwrap()
