@@ -2,16 +2,24 @@
 //! system that the standard library does not offer for other processes.
 #![allow(unsafe_code)]
 
+use core::ffi::c_long;
 use core::ptr;
 use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 
+/// The time that the call takes: words of the system, also where a library's `timespec` is wider.
+#[repr(C)]
+struct Time {
+    seconds: c_long,
+    nanos: c_long,
+}
+
 /// Sleeps until [`wake`] is called for the word, if the word is `seen`; at most for `time`. May
 /// return earlier.
 pub(crate) fn sleep(word: &AtomicU32, seen: u32, time: Duration) {
-    let time = libc::timespec {
-        tv_sec: time.as_secs().min(1 << 30).cast_signed() as libc::time_t,
-        tv_nsec: libc::c_long::from(time.subsec_nanos().cast_signed()),
+    let time = Time {
+        seconds: time.as_secs().min(1 << 30) as c_long,
+        nanos: time.subsec_nanos() as c_long,
     };
     // SAFETY: the word and the time are valid for the duration of the call. The kernel reads both,
     // and writes neither. The operation is not private: it finds waiters of other processes.

@@ -16,24 +16,32 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use crate::process::OwnFile;
 
-/// Where the bytes of the members are.
-const LOCKS_AT: libc::off_t = 1 << 40;
+/// Where the bytes of the members are. Also where pointers have 32 bits.
+const LOCKS_AT: libc::off64_t = 1 << 40;
 /// The byte of the process that changes settings, as the number of a member that no process can be.
 const CHANGES: usize = 1 << 20;
 
-fn lock_of(member: usize) -> libc::flock {
-    // SAFETY: all zeros are a valid `flock`.
-    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+fn lock_of(member: usize) -> libc::flock64 {
+    // SAFETY: all zeros are a valid `flock64`.
+    let mut lock: libc::flock64 = unsafe { core::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
-    lock.l_start = LOCKS_AT + member.cast_signed() as libc::off_t;
+    lock.l_start = LOCKS_AT + member.cast_signed() as libc::off64_t;
     lock.l_len = 1;
     lock
 }
 
-fn call(file: &File, command: c_int, lock: &mut libc::flock) -> io::Result<()> {
-    // SAFETY: the descriptor is open, and the kernel reads and writes one `flock`.
-    match unsafe { libc::fcntl(file.as_raw_fd(), command, core::ptr::from_mut(lock)) } {
+#[cfg(target_pointer_width = "64")]
+const FCNTL: libc::c_long = libc::SYS_fcntl;
+/// The call that takes offsets of 64 bits.
+#[cfg(not(target_pointer_width = "64"))]
+const FCNTL: libc::c_long = libc::SYS_fcntl64;
+
+fn call(file: &File, command: c_int, lock: &mut libc::flock64) -> io::Result<()> {
+    let lock = core::ptr::from_mut(lock);
+    // SAFETY: the descriptor is open, and the kernel reads and writes one `flock64`. The library's
+    // `fcntl` takes another one on some systems.
+    match unsafe { libc::syscall(FCNTL, file.as_raw_fd(), command, lock) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }

@@ -10,7 +10,7 @@ use crate::targets::WASM;
 /// The systems that are compiled for.
 const SYSTEMS: [&str; 9] = [
     "aarch64-unknown-linux-gnu",
-    NARROW,
+    "i686-unknown-linux-gnu",
     "x86_64-unknown-linux-musl",
     "aarch64-linux-android",
     "aarch64-apple-darwin",
@@ -22,10 +22,6 @@ const SYSTEMS: [&str; 9] = [
 
 /// The libraries. Elsewhere than on Linux, `portcullis-shm` is empty.
 const LIBRARIES: [&str; 7] = ["core", "async", "policy", "tower", "fleet", "jobs", "shm"];
-
-/// A system with 32-bit pointers, for which `portcullis-shm` is not made: the locks of processes
-/// lie at an offset that a file there does not have.
-const NARROW: &str = "i686-unknown-linux-gnu";
 
 /// Features without a server, and without types of a web framework.
 const FEATURES: &str = "portcullis-core/std,portcullis-async/channel,portcullis-async/stream,\
@@ -41,8 +37,7 @@ pub(crate) fn check(context: &Context) -> Check {
             missing.push(target);
             continue;
         }
-        let most = LIBRARIES.len() - usize::from(target == NARROW);
-        let mut cargo = libraries(context, target, &LIBRARIES[..most]);
+        let mut cargo = libraries(context, target, &LIBRARIES);
         command::run(cargo.args(["--features", FEATURES]))?;
         compiled.push(target);
     }

@@ -6,7 +6,8 @@ use std::os::fd::AsRawFd;
 /// Gives the pages of a part of the file back. They read as zeros.
 pub(crate) fn hole(file: &File, at: u64, bytes: u64) {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    let (at, bytes) = (at.cast_signed(), bytes.cast_signed());
+    // Of 32 bits on some systems.
+    let (at, bytes) = (at.try_into().unwrap(), bytes.try_into().unwrap());
     // SAFETY: the descriptor is open. The call changes the file, and no memory of this process
     // besides mappings of the file, which consist of atomics.
     let result = unsafe { libc::fallocate(file.as_raw_fd(), mode, at, bytes) };

@@ -84,11 +84,12 @@ impl Stepped {
         })
     }
 
-    fn resume(&self, request: libc::c_uint) -> c_int {
+    /// The requests are of another type on some systems.
+    fn resume(&self, request: i64) -> c_int {
         // SAFETY: the process is stopped, and traced by this thread. No signal is passed on.
         let resumed = unsafe {
             libc::ptrace(
-                request,
+                request.try_into().unwrap(),
                 self.pid,
                 ptr::null_mut::<u8>(),
                 ptr::null_mut::<u8>(),
@@ -101,7 +102,7 @@ impl Stepped {
     /// Runs so many instructions of the operation. Returns how many it had.
     pub(crate) fn step(&mut self, most: usize) -> usize {
         for step in 0..most {
-            let status = self.resume(libc::PTRACE_SINGLESTEP);
+            let status = self.resume(libc::PTRACE_SINGLESTEP.into());
             assert!(libc::WIFSTOPPED(status), "it has died: {status}");
             if libc::WSTOPSIG(status) != libc::SIGTRAP {
                 assert_eq!(libc::WSTOPSIG(status), libc::SIGSTOP);
@@ -115,10 +116,10 @@ impl Stepped {
     /// Lets the process go on to its end. Returns what its operation said.
     pub(crate) fn finish(mut self) -> u8 {
         if !self.has_ended {
-            let status = self.resume(libc::PTRACE_CONT);
+            let status = self.resume(libc::PTRACE_CONT.into());
             assert!(libc::WIFSTOPPED(status) && libc::WSTOPSIG(status) == libc::SIGSTOP);
         }
-        let status = self.resume(libc::PTRACE_CONT);
+        let status = self.resume(libc::PTRACE_CONT.into());
         assert!(libc::WIFEXITED(status), "{status}");
         self.pid = 0;
         libc::WEXITSTATUS(status).cast_unsigned() as u8
