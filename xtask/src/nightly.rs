@@ -154,6 +154,9 @@ pub(crate) fn sanitize(context: &Context) -> Check {
                 let target = context.target_dir(&format!("sanitize-{sanitizer}"));
                 cargo.arg("--target-dir").arg(target);
                 cargo.arg("--").args(modules);
+                if sanitizer == "thread" {
+                    cargo.args(["--skip", FAULTS_IN_THE_RUNTIME]);
+                }
                 cargo.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"));
                 // Tests leak queues on purpose, which Miri is told one by one.
                 cargo.env("ASAN_OPTIONS", "detect_leaks=0");
@@ -230,6 +233,12 @@ const MIRI: [(&str, &str, &str); 2] = [
         "drive edges handover hook order owned",
     ),
 ];
+
+/// A test that does not end under `ThreadSanitizer`. Its first access to a page that the file has
+/// lost is a compare-exchange. The sanitizer's runtime makes that access itself, while it holds a
+/// lock of this thread. The handler of `SIGBUS` uses atomics too, for which the runtime waits for
+/// the same lock. `AddressSanitizer` runs this test.
+const FAULTS_IN_THE_RUNTIME: &str = "records_whose_file_is_truncated_are_lost";
 
 /// The tests for the sanitizers: those with threads, or with memory that processes share.
 const SANITIZED: [(&str, &str); 2] = [
