@@ -105,7 +105,7 @@ impl LeaseStore for Recording {
             let mut leased = answer.renewed.clone();
             leased.extend(&answer.granted);
             record.keep(&leased, answered);
-            let until = sent.saturating_add(LEASE - self::pool().margin());
+            let until = sent.saturating_add(LEASE.saturating_sub(self::pool().margin()));
             for held in leased {
                 record.lease(held.partition, answered, until.as_nanos());
             }

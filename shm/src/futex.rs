@@ -18,8 +18,8 @@ struct Time {
 /// return earlier.
 pub(crate) fn sleep(word: &AtomicU32, seen: u32, time: Duration) {
     let time = Time {
-        seconds: time.as_secs().min(1 << 30) as c_long,
-        nanos: time.subsec_nanos() as c_long,
+        seconds: c_long::try_from(time.as_secs().min(1 << 30)).unwrap_or(c_long::MAX),
+        nanos: time.subsec_nanos().cast_signed().into(),
     };
     // SAFETY: the word and the time are valid for the duration of the call. The kernel reads both,
     // and writes neither. The operation is not private: it finds waiters of other processes.
