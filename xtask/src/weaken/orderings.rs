@@ -100,7 +100,7 @@ fn lines(list: &str) -> Result<Vec<Line<'_>>, String> {
     let mut lines = Vec::new();
     for line in list.lines() {
         let malformed = || format!("not a line of the list of orderings: {line}");
-        if line.is_empty() || line.starts_with('#') {
+        if line.starts_with('#') {
         } else if let Some(path) = line.strip_prefix("@ ") {
             file = Some(path);
         } else if let Some((place, tests)) = line.split_once(" ! ") {
