@@ -57,16 +57,12 @@ pub(crate) fn check(context: &Context) -> Check {
     } else {
         baseline::newest(&folder)?
     };
-    let baseline = parse(&files::read(&file)?)
-        .ok_or_else(|| format!("{} is damaged: bless it again", file.display()))?;
+    let baseline = parse(&files::read(&file)?).ok_or_else(|| baseline::damaged(&file))?;
     print(&baseline, &now);
     let wrong = compare(&baseline, &now);
     match (judged, wrong.is_empty()) {
         (true, true) => Ok(format!("{} paths", now.len())),
-        (true, false) => Err(format!(
-            "{}; if that is meant, --bless writes a new baseline",
-            wrong.join("; ")
-        )),
+        (true, false) => Err(baseline::refused(&wrong)),
         (false, _) => Ok(format!("reported only: {compiler} has no baseline")),
     }
 }
@@ -172,44 +168,25 @@ fn listed(paths: &Paths) -> String {
 }
 
 fn parse(text: &str) -> Option<Paths> {
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
-    lines
-        .map(|line| {
-            let mut fields = line.split_whitespace();
-            let name = fields.next()?.to_owned();
-            let mut number = || fields.next()?.parse().ok();
-            let (instructions, first_misses, last_misses) = (number()?, number()?, number()?);
-            Some((
-                name,
-                Counts {
-                    instructions,
-                    first_misses,
-                    last_misses,
-                },
-            ))
-        })
-        .collect()
+    let rows = baseline::parse(text)?.into_iter();
+    let counts = |[instructions, first_misses, last_misses]: [u64; 3]| Counts {
+        instructions,
+        first_misses,
+        last_misses,
+    };
+    Some(
+        rows.map(|(name, numbers)| (name, counts(numbers)))
+            .collect(),
+    )
 }
 
 /// Returns the paths that have grown too much, and those that are only on one side.
 fn compare(baseline: &Paths, now: &Paths) -> Vec<String> {
-    let mut wrong = Vec::new();
-    for (name, counts) in now {
-        match baseline.get(name) {
-            Some(before) if counts.instructions * 100 > before.instructions * (100 + TOLERANCE) => {
-                wrong.push(format!("{name} grew by {:.1} %", growth(*before, *counts)));
-            }
-            Some(_) => {}
-            None => wrong.push(format!("{name} is not in the baseline")),
-        }
-    }
-    wrong.extend(
-        baseline
-            .keys()
-            .filter(|name| !now.contains_key(*name))
-            .map(|name| format!("{name} is gone")),
-    );
-    wrong
+    baseline::compare(baseline, now, |name, before, counts| {
+        let is_over = counts.instructions * 100 > before.instructions * (100 + TOLERANCE);
+        let grown = || format!("{name} grew by {:.1} %", growth(*before, *counts));
+        is_over.then(grown).into_iter().collect()
+    })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shown with one decimal")]

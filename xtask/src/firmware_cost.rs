@@ -8,6 +8,7 @@ use core::fmt::Write as _;
 use std::collections::BTreeMap;
 use std::fs;
 
+use crate::baseline;
 use crate::command::{self, Check};
 use crate::context::Context;
 use crate::files;
@@ -100,17 +101,13 @@ pub(crate) fn check(context: &Context) -> Check {
     }
     let baseline = fs::read_to_string(&file).ok();
     if let Some(baseline) = &baseline {
-        let baseline = parse(baseline)
-            .ok_or_else(|| format!("{} is damaged: bless it again", file.display()))?;
+        let baseline = baseline::parse(baseline).ok_or_else(|| baseline::damaged(&file))?;
         wrong.extend(compare(&baseline, &now));
     }
     match (wrong.is_empty(), baseline) {
         (true, Some(_)) => Ok(format!("{} limiters", now.len())),
         (true, None) => Ok(format!("within the budget; {compiler} has no baseline")),
-        (false, _) => Err(format!(
-            "{}; if that is meant, --bless writes a new baseline",
-            wrong.join("; ")
-        )),
+        (false, _) => Err(baseline::refused(&wrong)),
     }
 }
 
@@ -180,18 +177,6 @@ fn line(name: &str, [flash, ram, allowed, denied]: &Cost) -> String {
     line
 }
 
-fn parse(text: &str) -> Option<BTreeMap<String, Cost>> {
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
-    lines
-        .map(|line| {
-            let mut fields = line.split_whitespace();
-            let name = fields.next()?.to_owned();
-            let numbers: Option<Vec<i64>> = fields.map(|field| field.parse().ok()).collect();
-            Some((name, numbers?.try_into().ok()?))
-        })
-        .collect()
-}
-
 fn beyond_budget(now: &BTreeMap<String, Cost>) -> Vec<String> {
     let over = |&(name, flash, allowed): &(&str, i64, i64)| {
         let cost = now.get(name)?;
@@ -214,36 +199,22 @@ fn compare(baseline: &BTreeMap<String, Cost>, now: &BTreeMap<String, Cost>) -> V
         "instructions, allowed",
         "instructions, denied",
     ];
-    let mut wrong = Vec::new();
-    for (name, cost) in now {
-        let Some(before) = baseline.get(name) else {
-            wrong.push(format!("{name} is not in the baseline"));
-            continue;
-        };
+    baseline::compare(baseline, now, |name, before, cost| {
+        let mut grown = Vec::new();
         for ((before, after), what) in before.iter().zip(cost).zip(WHAT) {
             // Simulates a timer with a resolution of 80 instructions.
-            if *after
-                > before
-                    + before * TOLERANCE / 100
-                    + 80 * i64::from(what.starts_with("instructions"))
-            {
-                wrong.push(format!("{name}: {after} {what}, {before} before"));
+            let timer = 80 * i64::from(what.starts_with("instructions"));
+            if *after > before + before * TOLERANCE / 100 + timer {
+                grown.push(format!("{name}: {after} {what}, {before} before"));
             }
         }
-    }
-    wrong.extend(
-        baseline
-            .keys()
-            .filter(|name| !now.contains_key(*name))
-            .map(|name| format!("{name} is gone")),
-    );
-    wrong
+        grown
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::baseline;
 
     #[test]
     fn a_baseline_is_read_as_it_was_written() {
@@ -251,15 +222,15 @@ mod tests {
         let text = costs.iter().fold(HEAD.to_owned(), |text, (name, cost)| {
             text + &line(name, cost)
         });
-        assert_eq!(parse(&text), Some(costs));
-        assert_eq!(parse("bucket 304 56 1\n"), None);
+        assert_eq!(baseline::parse(&text), Some(costs));
+        assert_eq!(baseline::parse::<i64, 4>("bucket 304 56 1\n"), None);
     }
 
     #[test]
     fn the_document_agrees_with_the_newest_baseline() {
         let document = files::read(&files::root().join("docs/embedded.md")).unwrap();
         let newest = baseline::newest(&files::root().join("firmware/baseline")).unwrap();
-        let costs = parse(&files::read(&newest).unwrap()).unwrap();
+        let costs = baseline::parse::<i64, 4>(&files::read(&newest).unwrap()).unwrap();
         assert_eq!(costs.len(), SUBJECTS.len());
         for (name, [flash, ram, allowed, denied]) in costs {
             let [allowed, denied] = [allowed, denied].map(|calls| (calls + 500) / 1_000);
