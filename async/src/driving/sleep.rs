@@ -4,6 +4,7 @@
 //! others. There, threads park at one of a few condition variables, chosen by the address of the
 //! word.
 
+// Where there is a futex, its functions take the place of those of `parking`.
 #[cfg(any(
     target_os = "linux",
     target_os = "android",
@@ -14,29 +15,10 @@
     windows
 ))]
 pub(crate) use atomic_wait::{wait, wake_one};
-#[cfg(not(any(
-    target_os = "linux",
-    target_os = "android",
-    target_os = "macos",
-    target_os = "ios",
-    target_os = "watchos",
-    target_os = "freebsd",
-    windows
-)))]
-pub(crate) use parking::{wait, wake_one};
+#[allow(unused_imports, reason = "there is a futex")]
+pub(crate) use parking::*;
 
-#[cfg(any(
-    test,
-    not(any(
-        target_os = "linux",
-        target_os = "android",
-        target_os = "macos",
-        target_os = "ios",
-        target_os = "watchos",
-        target_os = "freebsd",
-        windows
-    ))
-))]
+#[allow(dead_code, reason = "there is a futex")]
 mod parking {
     use core::sync::atomic::AtomicU32;
     use core::sync::atomic::Ordering::SeqCst;
@@ -101,24 +83,24 @@ mod parking {
             assert_eq!(end.recv_timeout(LONG), Ok(()));
         }
 
+        fn take_turns(turn: &AtomicU32, own: u32) {
+            for _ in 0..10_000 {
+                while turn.load(SeqCst) != own {
+                    wait(turn, 1 - own);
+                }
+                turn.store(1 - own, SeqCst);
+                wake_one(turn);
+            }
+        }
+
         #[test]
         fn two_threads_that_wake_each_other_in_turn_lose_no_wake_up() {
             let (ended, end) = mpsc::channel();
             thread::spawn(move || {
                 let turn = AtomicU32::new(0);
                 thread::scope(|scope| {
-                    for own in [0, 1] {
-                        let turn = &turn;
-                        scope.spawn(move || {
-                            for _ in 0..10_000 {
-                                while turn.load(SeqCst) != own {
-                                    wait(turn, 1 - own);
-                                }
-                                turn.store(1 - own, SeqCst);
-                                wake_one(turn);
-                            }
-                        });
-                    }
+                    scope.spawn(|| take_turns(&turn, 1));
+                    take_turns(&turn, 0);
                 });
                 ended.send(()).unwrap();
             });

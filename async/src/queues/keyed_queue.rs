@@ -18,7 +18,7 @@ use portcullis_core::limiter::{
 };
 use portcullis_core::metadata;
 use portcullis_core::queue::{Keys, QueueKeys};
-use portcullis_core::{Clock, Counted, Denied, Lease, Limiter, LimiterExt, Retry, Timestamp};
+use portcullis_core::{Clock, Counted, Denied, Lease, Limiter, LimiterExt, Retry};
 use stable_deref_trait::StableDeref;
 
 #[cfg(all(feature = "std", not(portcullis_loom)))]
@@ -684,14 +684,6 @@ impl<P: ToKeyedQueue> Limiter for QueueKeyLimiter<P> {
     #[inline(always)]
     fn hints(&self) -> Hints {
         self.limiter().hints()
-    }
-
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.limiter().available_at(now)
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limiter().capacity()
     }
 }
 

@@ -167,9 +167,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         asked: Asked,
     ) -> Step<'_, Q> {
         let Asked {
-            now,
-            next_try,
-            is_refused,
+            now, is_refused, ..
         } = asked;
         // SAFETY: the waiter is filled and not shared, as the caller guarantees.
         let (key, request) = unsafe { Waiter::asks(waiter) };
@@ -184,27 +182,19 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let retry = |ahead| earliest(&*limiter, now, ahead, min);
         if deadline < Timestamp::MAX {
             let retry = retry(self.ahead(lists, key));
-            let too_late = match retry {
-                Retry::At(at) => at > deadline,
-                Retry::Never => !is_oversized,
-                _ => false,
-            };
-            if too_late || deadline <= now {
+            if is_too_late(retry, deadline, is_oversized) || deadline <= now {
                 lists.counts.late = lists.counts.late.wrapping_add(1);
                 let permits = min;
                 return self.reject(key, now, Rejected::Deadline { permits, retry });
             }
         }
-        let Options {
-            order, max_waiters, ..
-        } = self.options;
-        let max_permits = lists.max_permits;
+        let (options, max_permits) = (self.options, lists.max_permits);
         let fits = |lists: &Lists<Q::Source>| {
             let line = lists.room(key);
-            lists.counts.waiters < max_waiters && line + request.room() <= max_permits
+            lists.counts.waiters < options.max_waiters && line + request.room() <= max_permits
         };
-        let could_fit = max_waiters > 0 && request.room() <= max_permits;
-        while could_fit && order == Order::NewestFirst && !fits(lists) {
+        let could_fit = options.max_waiters > 0 && request.room() <= max_permits;
+        while could_fit && options.order == Order::NewestFirst && !fits(lists) {
             let Some(head) = lists.head(key) else {
                 break;
             };
@@ -216,19 +206,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             self.settle(lists, batch, last, State::Evicted, None, now);
         }
         if could_fit && fits(lists) {
-            let head = lists.head(key);
-            // SAFETY: the caller guarantees that the waiter is idle and not shared. `enter` links
-            // it; `head` is linked as well. So `get` and `schedule` are called with waiters that
-            // are in a list.
-            unsafe {
-                self.enter(lists, waiter, head);
-                lists.waits.get(waiter).set_next_try(next_try);
-                let delay = self.jitter(lists, now);
-                lists.schedule(waiter, delay);
-                if let Some(head) = head.filter(|&head| !lists.waits.get(head).is_head()) {
-                    lists.schedule(head, Duration::ZERO);
-                }
-            }
+            // SAFETY: the caller guarantees the contract of `enqueue`.
+            unsafe { self.enter_timed(lists, waiter, asked) };
             return Step::Wait;
         }
         lists.counts.full = lists.counts.full.wrapping_add(1);
@@ -240,6 +219,34 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             Rejected::QueueFull { permits, retry }
         };
         self.reject(key, now, rejected)
+    }
+
+    /// Puts a waiter into the wait list of its key, and sets the timers of the list.
+    ///
+    /// # Safety
+    ///
+    /// The contract is that of `enqueue`.
+    #[inline(always)]
+    unsafe fn enter_timed(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        asked: Asked,
+    ) {
+        // SAFETY: the caller guarantees that the waiter is idle and not shared. `enter` links it;
+        // `head` is linked as well. So `get` and `schedule` are called with waiters that are in a
+        // list.
+        unsafe {
+            let (key, _) = Waiter::asks(waiter);
+            let head = lists.head(key);
+            self.enter(lists, waiter, head);
+            lists.waits.get(waiter).set_next_try(asked.next_try);
+            let delay = self.jitter(lists, asked.now);
+            lists.schedule(waiter, delay);
+            if let Some(head) = head.filter(|&head| !lists.waits.get(head).is_head()) {
+                lists.schedule(head, Duration::ZERO);
+            }
+        }
     }
 
     /// Rejects a new request, and informs its limiter.
@@ -305,6 +312,16 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             lists.counts.permits += u64::from(min);
             self.publish_queued(lists);
         }
+    }
+}
+
+/// Returns whether a request that can be tried again at `retry` misses its deadline. A request that
+/// is larger than the capacity waits for a larger one.
+fn is_too_late(retry: Retry, deadline: Timestamp, is_oversized: bool) -> bool {
+    match retry {
+        Retry::At(at) => at > deadline,
+        Retry::Never => !is_oversized,
+        _ => false,
     }
 }
 
