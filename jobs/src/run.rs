@@ -505,6 +505,12 @@ impl<'q, P: Permits + 'q, C: Timer, T, K: Work<T>> Run<'q, P, C, T, K> {
         if available > 0 {
             return self.form(now, available, context, source, wait);
         }
+        self.await_permits(now, wait);
+        true
+    }
+
+    /// Waits for permits, of which there are none.
+    fn await_permits(&mut self, now: Timestamp, mut wait: Pin<&mut Option<P::Wait<'q>>>) {
         if self.released {
             // All permits are used: those of the next interval are released together.
             self.released = false;
@@ -513,7 +519,6 @@ impl<'q, P: Permits + 'q, C: Timer, T, K: Work<T>> Run<'q, P, C, T, K> {
             // An interval without a permit: the queue says when there is one, in its order.
             wait.set(Some(self.permits.wait(0)));
         }
-        true
     }
 
     /// Returns when to look for permits again, after all have been used: at the next interval, or

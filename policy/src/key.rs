@@ -409,19 +409,9 @@ impl Hash for KeyOf<'_> {
         const WITH_LENGTH: u8 = 0xfd;
         for part in &self.key.parts {
             let is_present = match part {
-                Part::Address { v4, v6 } => match self.request.address.map(|a| a.to_canonical()) {
-                    Some(IpAddr::V4(address)) => {
-                        let masked = address.to_bits().checked_shr(32 - u32::from(*v4));
-                        hasher.write_u8(4);
-                        hasher.write_u32(masked.unwrap_or(0));
-                        hasher.write_u8(4);
-                        true
-                    }
-                    Some(IpAddr::V6(address)) => {
-                        let masked = address.to_bits().checked_shr(128 - u32::from(*v6));
-                        hasher.write_u8(6);
-                        hasher.write_u128(masked.unwrap_or(0));
-                        hasher.write_u8(6);
+                Part::Address { v4, v6 } => match self.request.address {
+                    Some(address) => {
+                        hash_network(address, (*v4, *v6), hasher);
                         true
                     }
                     None => false,
@@ -465,6 +455,26 @@ impl Hash for KeyOf<'_> {
                     _ => Lacks::Part,
                 });
             }
+        }
+    }
+}
+
+/// Hashes the first bits of an address: the first number of them, if it is an IPv4 address, or the
+/// second one.
+#[inline]
+fn hash_network<H: Hasher>(address: IpAddr, (v4, v6): (u8, u8), hasher: &mut H) {
+    match address.to_canonical() {
+        IpAddr::V4(address) => {
+            let masked = address.to_bits().checked_shr(32 - u32::from(v4));
+            hasher.write_u8(4);
+            hasher.write_u32(masked.unwrap_or(0));
+            hasher.write_u8(4);
+        }
+        IpAddr::V6(address) => {
+            let masked = address.to_bits().checked_shr(128 - u32::from(v6));
+            hasher.write_u8(6);
+            hasher.write_u128(masked.unwrap_or(0));
+            hasher.write_u8(6);
         }
     }
 }

@@ -777,16 +777,7 @@ fn compile(
     path_rules: PathRules,
 ) -> Option<Matcher> {
     let everything = Pattern::parse("/**", path_rules).expect("a valid pattern");
-    let mut entries = Vec::new();
-    let mut patterns: Vec<&Pattern> = Vec::new();
-    for (condition, parsed) in (0..).zip(&conditions) {
-        let of_all = parsed.patterns.is_empty().then_some(&everything);
-        for pattern in of_all.into_iter().chain(&parsed.patterns) {
-            let middle = NO_MIDDLE;
-            entries.push(Entry { condition, middle });
-            patterns.push(pattern);
-        }
-    }
+    let (mut entries, patterns) = entries(&conditions, &everything);
     let symbols = symbols(&patterns);
     let mut middles = Vec::new();
     for (entry, pattern) in entries.iter_mut().zip(&patterns) {
@@ -796,10 +787,8 @@ fn compile(
         }
     }
     let len = entries.len();
-    let of: Vec<&Parsed> = entries
-        .iter()
-        .map(|entry| &conditions[entry.condition as usize])
-        .collect();
+    let of = |entry: &Entry| &conditions[entry.condition as usize];
+    let of: Vec<&Parsed> = entries.iter().map(of).collect();
     let mut rows = Rows {
         words: len.div_ceil(64).next_multiple_of(BLOCK),
         bits: Vec::new(),
@@ -840,6 +829,24 @@ fn compile(
         paths,
         conditions,
     })
+}
+
+/// Returns an entry for each pattern of each condition, and the patterns. `everything` is that of a
+/// condition without patterns.
+fn entries<'p>(
+    conditions: &'p [Parsed],
+    everything: &'p Pattern,
+) -> (Vec<Entry>, Vec<&'p Pattern>) {
+    let (mut entries, mut patterns) = (Vec::new(), Vec::new());
+    for (condition, parsed) in (0..).zip(conditions) {
+        let of_all = parsed.patterns.is_empty().then_some(everything);
+        for pattern in of_all.into_iter().chain(&parsed.patterns) {
+            let middle = NO_MIDDLE;
+            entries.push(Entry { condition, middle });
+            patterns.push(pattern);
+        }
+    }
+    (entries, patterns)
 }
 
 fn hosts(entries: &[&Parsed], rows: &mut Rows) -> Hosts {

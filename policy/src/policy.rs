@@ -291,15 +291,7 @@ impl Policy {
     ) -> Decision<'p> {
         let mut decision = Decision {
             policy: self,
-            parts: Parts {
-                now,
-                cost: request.cost,
-                outcome: Outcome::NoRule,
-                rule: None,
-                place: None,
-                shadows: [None; MAX_SHADOWS],
-                shadow_denied: None,
-            },
+            parts: Parts::new(now, request.cost),
         };
         let reading = match self.reading(request) {
             Ok(reading) => reading,
@@ -611,6 +603,22 @@ struct Parts {
     /// Shadow rules whose `at_once` permits are held.
     shadows: [Option<(u32, Place)>; MAX_SHADOWS],
     shadow_denied: Option<u32>,
+}
+
+impl Parts {
+    /// Before any rule was asked.
+    #[inline(always)]
+    const fn new(now: Timestamp, cost: u32) -> Self {
+        Self {
+            now,
+            cost,
+            outcome: Outcome::NoRule,
+            rule: None,
+            place: None,
+            shadows: [None; MAX_SHADOWS],
+            shadow_denied: None,
+        }
+    }
 }
 
 impl<'p> Decision<'p> {

@@ -174,23 +174,19 @@ impl Hammer {
                     return false;
                 };
                 let from = clock.now().as_nanos();
-                let to = match turn % 16 {
+                let to = if turn % 16 == 5 {
                     // The holder never releases: its permits cannot be reclaimed before the
                     // deadline.
-                    5 => deadline.as_nanos(),
-                    fate => {
-                        hold(turn);
-                        if fate == 11 {
-                            while clock.now() <= deadline {
-                                thread::yield_now();
-                            }
-                        }
-                        let to = clock.now();
-                        match pool.release(id) {
-                            Ok(_) => to.as_nanos(),
-                            Err(_) => to.min(deadline).as_nanos(),
-                        }
+                    deadline.as_nanos()
+                } else {
+                    hold(turn);
+                    while turn % 16 == 11 && clock.now() <= deadline {
+                        thread::yield_now();
                     }
+                    let to = clock.now();
+                    let released = pool.release(id);
+                    let to = released.map_or(to.min(deadline), |_| to);
+                    to.as_nanos()
                 };
                 thread.records.push(Record { from, to, permits });
                 true

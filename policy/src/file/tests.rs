@@ -181,6 +181,66 @@ fn samples() -> Vec<Value> {
     samples
 }
 
+/// Checks limits of each kind with the value `sample` of each setting.
+fn check_limits(sample: &Value, check: &mut impl FnMut(Value, bool)) {
+    for setting in words(LIMIT) {
+        let mut limits = vec![
+            json!({}),
+            json!({ "at_once": 5 }),
+            json!({ "at_once": 5, "queue": 1 }),
+            json!({ "rate": "5/m", "queue": 0, "queue_order": "oldest-first" }),
+        ];
+        for (algorithm, _) in ALGORITHMS {
+            limits.push(json!({ "rate": "5/m", "algorithm": algorithm }));
+        }
+        for mut limit in limits {
+            limit[setting] = sample.clone();
+            // The largest burst and debt depend on the rate, and the initial permits on the
+            // burst.
+            let of_rate = ["burst", "debt", "initial"].contains(&setting);
+            // Without the feature, the reader accepts no queue.
+            let is_queue = setting.starts_with("queue") && !cfg!(feature = "queue");
+            let is_small = sample.as_u64().is_none_or(|number| number <= 5);
+            let is_exact = !is_queue && (!of_rate || is_small);
+            let mut rule = json!({ "name": "r", "limits": [limit] });
+            check(json!({ "rules": [rule] }), is_exact);
+            rule["hold"] = json!("1m");
+            check(json!({ "rules": [rule] }), is_exact);
+            rule["key"] = json!(["path"]);
+            check(json!({ "rules": [rule] }), is_exact);
+        }
+    }
+}
+
+/// Checks overrides and thresholds with the value `sample` of each setting, and too many
+/// thresholds.
+fn check_parts(sample: &Value, check: &mut impl FnMut(Value, bool)) {
+    let rules = |rule: Value| json!({ "rules": [rule] });
+    for setting in words(OVERRIDE) {
+        let mut instead = json!({ "key": ["x"], "limits": ["5/m"] });
+        instead[setting] = sample.clone();
+        let rule = json!({
+            "name": "r", "key": ["header:X"], "limits": ["5/m"], "overrides": [instead],
+        });
+        // The number of values is that of the parts of the key.
+        let count = sample.as_array().map_or(1, Vec::len);
+        check(rules(rule), count == 1 || setting != "key");
+    }
+    for setting in words(THRESHOLD) {
+        let mut threshold = json!({ "at": "5/m", "decision": "deny" });
+        threshold[setting] = sample.clone();
+        check(
+            rules(json!({ "name": "r", "thresholds": [threshold] })),
+            true,
+        );
+    }
+    let thresholds = vec![json!({ "at": "5/m", "decision": "deny" }); MAX_THRESHOLDS + 1];
+    check(
+        rules(json!({ "name": "r", "thresholds": thresholds })),
+        true,
+    );
+}
+
 #[test]
 fn the_schema_and_the_reader_accept_the_same_values() {
     let validator = Validator::new();
@@ -214,57 +274,9 @@ fn the_schema_and_the_reader_accept_the_same_values() {
             let is_exact = is_exact && !["limits", "overrides"].contains(&setting);
             check(json!({ "stores": ["x"], "rules": [rule] }), is_exact);
         }
-        for setting in words(LIMIT) {
-            let mut limits = vec![
-                json!({}),
-                json!({ "at_once": 5 }),
-                json!({ "at_once": 5, "queue": 1 }),
-                json!({ "rate": "5/m", "queue": 0, "queue_order": "oldest-first" }),
-            ];
-            for (algorithm, _) in ALGORITHMS {
-                limits.push(json!({ "rate": "5/m", "algorithm": algorithm }));
-            }
-            for mut limit in limits {
-                limit[setting] = sample.clone();
-                // The largest burst and debt depend on the rate, and the initial permits on the
-                // burst.
-                let of_rate = ["burst", "debt", "initial"].contains(&setting);
-                // Without the feature, the reader accepts no queue.
-                let is_queue = setting.starts_with("queue") && !cfg!(feature = "queue");
-                let is_small = sample.as_u64().is_none_or(|number| number <= 5);
-                let is_exact = !is_queue && (!of_rate || is_small);
-                let mut rule = json!({ "name": "r", "limits": [limit] });
-                check(json!({ "rules": [rule] }), is_exact);
-                rule["hold"] = json!("1m");
-                check(json!({ "rules": [rule] }), is_exact);
-                rule["key"] = json!(["path"]);
-                check(json!({ "rules": [rule] }), is_exact);
-            }
-        }
+        check_limits(sample, &mut check);
+        check_parts(sample, &mut check);
         let rules = |rule: Value| json!({ "rules": [rule] });
-        for setting in words(OVERRIDE) {
-            let mut instead = json!({ "key": ["x"], "limits": ["5/m"] });
-            instead[setting] = sample.clone();
-            let rule = json!({
-                "name": "r", "key": ["header:X"], "limits": ["5/m"], "overrides": [instead],
-            });
-            // The number of values is that of the parts of the key.
-            let count = sample.as_array().map_or(1, Vec::len);
-            check(rules(rule), count == 1 || setting != "key");
-        }
-        for setting in words(THRESHOLD) {
-            let mut threshold = json!({ "at": "5/m", "decision": "deny" });
-            threshold[setting] = sample.clone();
-            check(
-                rules(json!({ "name": "r", "thresholds": [threshold] })),
-                true,
-            );
-        }
-        let thresholds = vec![json!({ "at": "5/m", "decision": "deny" }); MAX_THRESHOLDS + 1];
-        check(
-            rules(json!({ "name": "r", "thresholds": thresholds })),
-            true,
-        );
         check(rules(json!({ "name": "r", "thresholds": sample })), true);
         check(rules(sample.clone()), true);
         check(

@@ -323,26 +323,7 @@ impl<'t> OcelotReader<'t> {
             !file.is_merged
         });
         let files = &*files;
-        let mut global = None;
-        let mut has_discovery = false;
-        for file in files {
-            self.known_or_ignored(&file.table, &FILE_SETTINGS);
-            let Some(value) = get(&file.table, "GlobalConfiguration") else {
-                continue;
-            };
-            if !file.has_global {
-                let message = format!(
-                    "GlobalConfiguration has no effect here: of several files, Ocelot reads that \
-                     of {GLOBAL_FILE}"
-                );
-                self.warn(value.span, message);
-            } else if let Some(table) = self.reader.table(value, "GlobalConfiguration") {
-                self.known_or_ignored(table, &GLOBAL_SETTINGS);
-                has_discovery = get(table, "ServiceDiscoveryProvider").is_some();
-                global = get(table, "RateLimitOptions")
-                    .and_then(|value| self.options(value, Level::Global));
-            }
-        }
+        let (global, has_discovery) = self.global(files);
         let mut groups = Vec::new();
         for value in self.tables(files, "GlobalRateLimitRules") {
             groups.extend(self.group(value));
@@ -389,6 +370,31 @@ impl<'t> OcelotReader<'t> {
             self.warn(group.span, message);
         }
         self.path_rules(&routes)
+    }
+
+    /// Reads `GlobalConfiguration`: the options for all routes, and whether it names a provider of
+    /// services.
+    fn global(&mut self, files: &[File<'t>]) -> (Option<Options>, bool) {
+        let (mut global, mut has_discovery) = (None, false);
+        for file in files {
+            self.known_or_ignored(&file.table, &FILE_SETTINGS);
+            let Some(value) = get(&file.table, "GlobalConfiguration") else {
+                continue;
+            };
+            if !file.has_global {
+                let message = format!(
+                    "GlobalConfiguration has no effect here: of several files, Ocelot reads that \
+                     of {GLOBAL_FILE}"
+                );
+                self.warn(value.span, message);
+            } else if let Some(table) = self.reader.table(value, "GlobalConfiguration") {
+                self.known_or_ignored(table, &GLOBAL_SETTINGS);
+                has_discovery = get(table, "ServiceDiscoveryProvider").is_some();
+                global = get(table, "RateLimitOptions")
+                    .and_then(|value| self.options(value, Level::Global));
+            }
+        }
+        (global, has_discovery)
     }
 
     /// Whether the groups can be compared with all routes in a short time. Otherwise notes an

@@ -452,13 +452,11 @@ impl Store {
             None => Start::of(limit),
         }));
         let seats = seats(&compiled, &starts);
-        let refunds = compiled
-            .iter()
-            .zip(&pairs)
-            .map(|(compiled, pair)| match compiled {
-                Compiled::Bucket(_) => self.counts_for(*pair, is_held, keys),
-                _ => Arc::default(),
-            });
+        let refunds = compiled.iter().zip(&pairs);
+        let refunds = refunds.map(|(compiled, pair)| match compiled {
+            Compiled::Bucket(_) => self.counts_for(*pair, is_held, keys),
+            _ => Arc::default(),
+        });
         let refunds = refunds.collect();
         // Before the ids: a limit that starts again has no pair from here on.
         let tables = self.tables_for((compiled, new), &starts, &seats, &mut pairs, keys);

@@ -186,6 +186,18 @@ impl OfRule {
         }
     }
 
+    /// Returns the name with what is special about the rule.
+    fn heading(&self) -> String {
+        let mut text = self.rule.clone();
+        if self.kind != name_of(Kind::Request) {
+            text = format!("{text} ({})", self.kind);
+        }
+        if self.shadow {
+            text.push_str(" (shadow)");
+        }
+        text
+    }
+
     /// The reasons for denials other than limits, and why requests were allowed without them.
     fn other(&self) -> [(&'static str, u64); 4] {
         [
@@ -330,30 +342,18 @@ impl PolicyReport {
 
     /// Prints one row for each rule, and one for each reason of its denials.
     fn table(&self, out: &mut impl Write) -> io::Result<()> {
-        let heading = |rule: &OfRule| {
-            let mut text = rule.rule.clone();
-            if rule.kind != name_of(Kind::Request) {
-                text = format!("{text} ({})", rule.kind);
-            }
-            if rule.shadow {
-                text.push_str(" (shadow)");
-            }
-            text
-        };
-        let width = self.rules.iter().map(|rule| heading(rule).len()).max();
+        let width = self.rules.iter().map(|rule| rule.heading().len()).max();
         let width = width.unwrap_or(0).max(20);
-        let columns = ["asked", "allowed", "denied"];
-        let [asked, allowed, denied] = columns;
         writeln!(
             out,
-            "\n  {:<width$}  {asked:>12}  {allowed:>12}  {denied:>12}",
-            "rule"
+            "\n  {:<width$}  {:>12}  {:>12}  {:>12}",
+            "rule", "asked", "allowed", "denied"
         )?;
         for rule in &self.rules {
             writeln!(
                 out,
                 "  {:<width$}  {:>12}  {:>12}  {:>12}  {:>5.1} %",
-                heading(rule),
+                rule.heading(),
                 grouped(rule.asked),
                 grouped(rule.allowed),
                 grouped(rule.denied),

@@ -109,12 +109,7 @@ impl<'t> OcelotReader<'t> {
             }
             Level::Global | Level::Route => self.reader.known(table, of, OPTIONS),
         }
-        for (name, _) in table.iter() {
-            if is_in(&name.text, OLD_NAMES) {
-                self.old_name.get_or_insert(name.span);
-            }
-            self.has_new_name |= is_in(&name.text, NEW_NAMES);
-        }
+        self.note_names(table);
         let is_enabled = self.boolean(table, "EnableRateLimiting");
         let mut options = Options {
             span: value.span,
@@ -159,6 +154,16 @@ impl<'t> OcelotReader<'t> {
         let prefixes = ["RateLimitCounterPrefix", "KeyPrefix"];
         options.prefix = self.renamed(table, prefixes, Self::short_text);
         Some(options)
+    }
+
+    /// Notes whether options have names from before a version of Ocelot, or from after it.
+    fn note_names(&mut self, table: &Table<'t>) {
+        for (name, _) in table.iter() {
+            if is_in(&name.text, OLD_NAMES) {
+                self.old_name.get_or_insert(name.span);
+            }
+            self.has_new_name |= is_in(&name.text, NEW_NAMES);
+        }
     }
 
     fn exempt(&mut self, table: &Table<'t>) -> Option<Arc<Values>> {
