@@ -41,10 +41,8 @@ async fn main() -> Result<(), Box<dyn core::error::Error>> {
                 let _at_the_host = places.acquire(host, 1).await?;
                 let _in_total = total.acquire(1).await?;
                 // A page that cannot be sent within 10 s is given up.
-                rates
-                    .acquire(host, 1)
-                    .within(Duration::from_secs(10))
-                    .await?;
+                let in_time = rates.acquire(host, 1).within(Duration::from_secs(10));
+                let _ = in_time.await?;
                 fetch(host, page).await;
                 println!("{:4} ms: {host}/{page}", start.elapsed().as_millis());
                 Ok::<_, portcullis_async::Rejected>(())
