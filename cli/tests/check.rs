@@ -137,7 +137,9 @@ error: key: expected an array of strings, not an integer
 
 portcullis: FILE: 2 errors
 ";
-    assert_eq!(text(&output.stderr).replace(file.path(), "FILE"), expected);
+    // Newer versions of annotate-snippets do not indent a place whose line is not shown.
+    let shown = text(&output.stderr).replace(file.path(), "FILE");
+    assert_eq!(shown.replace("\n-->", "\n -->"), expected);
 }
 
 #[test]
