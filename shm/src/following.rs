@@ -2,13 +2,10 @@
 
 use core::time::Duration;
 use std::sync::Mutex;
-use std::thread;
 use std::time::Instant;
 
-use crate::error::OpenError;
 use crate::latest::Latest;
 use crate::mapping::MappedVersions;
-use crate::shared_file::{PATIENCE, SharedFile};
 use crate::versions::{self, Newest};
 
 /// So many changes a process follows at once, and one more in each [`FOLLOW_EVERY`]. It keeps the
@@ -22,40 +19,6 @@ const LOOKS: usize = 200;
 pub(crate) trait Version {
     fn number(&self) -> u64;
     fn is_in_force(&self) -> bool;
-}
-
-/// For how long a process that opens a file waits for others: a second. When it has passed, the
-/// process looks at the file once more. So what counts is what others do, and not how slow this
-/// process is.
-#[derive(Debug)]
-pub(crate) struct Patience {
-    until: Instant,
-    is_over: bool,
-}
-
-impl Patience {
-    pub(crate) fn new() -> Self {
-        Self {
-            until: Instant::now() + PATIENCE,
-            is_over: false,
-        }
-    }
-
-    /// Returns that the file is busy, if the caller must not look at it again.
-    pub(crate) fn look_again(&mut self, file: &SharedFile) -> Result<(), OpenError> {
-        let is_over = Instant::now() > self.until;
-        if core::mem::replace(&mut self.is_over, is_over) {
-            return Err(file.busy());
-        }
-        Ok(())
-    }
-
-    /// Waits for a moment, or returns that the file is busy.
-    pub(crate) fn wait(&mut self, file: &SharedFile) -> Result<(), OpenError> {
-        self.look_again(file)?;
-        thread::sleep(Duration::from_micros(100));
-        Ok(())
-    }
 }
 
 /// Why no version decides.

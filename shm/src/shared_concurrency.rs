@@ -12,13 +12,12 @@ use portcullis_core::{Clock, Denied, MonotonicClock, SettingsError, Timestamp};
 
 use crate::deaths::Deaths;
 use crate::error::OpenError;
-use crate::following::Patience;
 use crate::futex;
 use crate::header::FileKind;
 use crate::mapping::MappedSlots;
 use crate::member::{self, ChangeLock};
 use crate::process::Process;
-use crate::shared_file::{Contents, SharedFile};
+use crate::shared_file::{Contents, Patience, SharedFile};
 use crate::slots::{self, Held, Limits, MEMBERS, NEVER};
 
 /// The largest limit: the file has as many slots, so that the limit can change.

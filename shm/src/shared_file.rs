@@ -31,12 +31,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use portcullis_core::{Clock, MonotonicClock};
 
 use crate::error::OpenError;
-use crate::following::Patience;
 use crate::header::{BOOT_ID, FileKind, HEADER, Header, MAGIC, TimeBase, fnv};
 use crate::mapping::{END, END_BYTES, Mapping};
 use crate::process::{self, ClockOffset, Process};
@@ -46,6 +45,40 @@ pub(crate) const FOLDER: &str = "/dev/shm";
 pub(crate) const PREFIX: &str = "portcullis.";
 /// For how long other processes may change the name or hold the lock.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// For how long a process that opens a file waits for others: a second. When it has passed, the
+/// process looks at the file once more. So what counts is what others do, and not how slow this
+/// process is.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    until: Instant,
+    is_over: bool,
+}
+
+impl Patience {
+    pub(crate) fn new() -> Self {
+        Self {
+            until: Instant::now() + PATIENCE,
+            is_over: false,
+        }
+    }
+
+    /// Returns that the file is busy, if the caller must not look at it again.
+    pub(crate) fn look_again(&mut self, file: &SharedFile) -> Result<(), OpenError> {
+        let is_over = Instant::now() > self.until;
+        if core::mem::replace(&mut self.is_over, is_over) {
+            return Err(file.busy());
+        }
+        Ok(())
+    }
+
+    /// Waits for a moment, or returns that the file is busy.
+    pub(crate) fn wait(&mut self, file: &SharedFile) -> Result<(), OpenError> {
+        self.look_again(file)?;
+        thread::sleep(Duration::from_micros(100));
+        Ok(())
+    }
+}
 
 /// A file that processes share, and how it is created.
 ///

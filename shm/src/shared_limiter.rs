@@ -14,11 +14,11 @@ use portcullis_core::{
 };
 
 use crate::error::OpenError;
-use crate::following::{self, Following, Patience, Undecided, Version as _};
+use crate::following::{self, Following, Undecided, Version as _};
 use crate::header::{FileKind, fnv};
 use crate::mapping::{MappedVersion, MappedVersions, VERSIONS};
 use crate::member::ChangeLock;
-use crate::shared_file::{Contents, SharedFile};
+use crate::shared_file::{Contents, Patience, SharedFile};
 use crate::versions::{self, Newest, Settings, Version, WORDS};
 use sealed::Described;
 

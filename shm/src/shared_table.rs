@@ -54,11 +54,11 @@ use portcullis_core::{
 
 use crate::error::OpenError;
 use crate::fault;
-use crate::following::{self, Following, Patience, Version as _};
+use crate::following::{self, Following, Version as _};
 use crate::header::{FileKind, HEADER};
 use crate::mapping::{END, END_BYTES, MappedLines, MappedVersions, Mapping, VERSIONS};
 use crate::member::ChangeLock;
-use crate::shared_file::{Contents, SharedFile};
+use crate::shared_file::{Contents, Patience, SharedFile};
 use crate::shared_limiter::sealed::Described;
 use crate::shared_limiter::{AGE, Shareable, fingerprint};
 use crate::versions::{self, Newest, Settings, Version};

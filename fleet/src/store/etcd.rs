@@ -294,61 +294,14 @@ impl EtcdLeases {
         known: Known,
         changes: &Changes,
     ) -> Result<(Contents, bool), LeaseError> {
-        let member = keys.member(request.member);
         let lease = known.longest.length().as_nanos().div_ceil(1_000_000);
         let lease = u64::try_from(lease).unwrap_or(u64::MAX);
         let said = format!("{} {} {lease}", request.demand, request.served);
-        let name = |member: MemberId| encoded(&member.to_string());
-        let put = |key: &str, value: &str| json!({ "request_put": { "key": key, "value": value } });
-        let delete = |key: &str| json!({ "request_delete_range": { "key": key } });
-        let is_written = |key: &str, revision: i64| {
-            let revision = revision.to_string();
-            json!({ "key": key, "target": "MOD", "mod_revision": revision })
-        };
-        // The revision at which the key was created is the fence of the grant.
-        let is_held = |member: MemberId, held: &PartitionLease, key: &str| {
-            let fence = held.fence.to_string();
-            let name = name(member);
-            [
-                json!({ "key": key, "target": "CREATE", "create_revision": fence }),
-                json!({ "key": key, "target": "VALUE", "value": name }),
-            ]
-        };
-        let mut operations = vec![put(&member, &encoded(&said))];
-        for held in &changes.releases {
-            let key = keys.partition(held.partition);
-            operations.push(json!({ "request_txn": {
-                "compare": is_held(request.member, held, &key),
-                "success": [delete(&key)],
-            } }));
-        }
-        // All comparisons are made before any change.
-        for (member, written, held) in &changes.ended {
-            let key = keys.partition(held.partition);
-            let [is_created, is_theirs] = is_held(*member, held, &key);
-            operations.push(json!({ "request_txn": {
-                "compare": [is_created, is_theirs, is_written(&keys.member(*member), *written)],
-                "success": [delete(&key)],
-            } }));
-        }
-        for &(member, written) in &changes.gone {
-            let key = keys.member(member);
-            operations.push(json!({ "request_txn": {
-                "compare": [is_written(&key, written)],
-                "success": [delete(&key)],
-            } }));
-        }
-        for &partition in &changes.candidates {
-            let key = keys.partition(partition);
-            operations.push(json!({ "request_txn": {
-                "compare": [{ "key": key, "target": "CREATE", "create_revision": "0" }],
-                "success": [put(&key, &name(request.member))],
-            } }));
-        }
+        let mut operations = changes.operations(keys, request.member, &encoded(&said));
         let range = json!({ "request_range": keys.range() });
         operations.push(range.clone());
         let transaction = json!({
-            "compare": [is_written(&member, known.written)],
+            "compare": [is_written(&keys.member(request.member), known.written)],
             "success": operations,
             "failure": [range],
         });
@@ -454,6 +407,54 @@ impl Changes {
         }
     }
 
+    /// Returns the operations of the changes by the member `own`, which says `said`.
+    fn operations(&self, keys: &Keys, own: MemberId, said: &str) -> Vec<Value> {
+        let put = |key: &str, value: &str| json!({ "request_put": { "key": key, "value": value } });
+        let delete = |key: &str| json!({ "request_delete_range": { "key": key } });
+        let name = |member: MemberId| encoded(&member.to_string());
+        // The revision at which the key was created is the fence of the grant.
+        let is_held = |member: MemberId, held: &PartitionLease, key: &str| {
+            let fence = held.fence.to_string();
+            let name = name(member);
+            [
+                json!({ "key": key, "target": "CREATE", "create_revision": fence }),
+                json!({ "key": key, "target": "VALUE", "value": name }),
+            ]
+        };
+        let mut operations = vec![put(&keys.member(own), said)];
+        for held in &self.releases {
+            let key = keys.partition(held.partition);
+            operations.push(json!({ "request_txn": {
+                "compare": is_held(own, held, &key),
+                "success": [delete(&key)],
+            } }));
+        }
+        // All comparisons are made before any change.
+        for (member, written, held) in &self.ended {
+            let key = keys.partition(held.partition);
+            let [is_created, is_theirs] = is_held(*member, held, &key);
+            operations.push(json!({ "request_txn": {
+                "compare": [is_created, is_theirs, is_written(&keys.member(*member), *written)],
+                "success": [delete(&key)],
+            } }));
+        }
+        for &(member, written) in &self.gone {
+            let key = keys.member(member);
+            operations.push(json!({ "request_txn": {
+                "compare": [is_written(&key, written)],
+                "success": [delete(&key)],
+            } }));
+        }
+        for &partition in &self.candidates {
+            let key = keys.partition(partition);
+            operations.push(json!({ "request_txn": {
+                "compare": [{ "key": key, "target": "CREATE", "create_revision": "0" }],
+                "success": [put(&key, &name(own))],
+            } }));
+        }
+        operations
+    }
+
     /// Returns whether nothing is left to change.
     const fn is_empty(&self) -> bool {
         self.releases.is_empty()
@@ -461,6 +462,12 @@ impl Changes {
             && self.gone.is_empty()
             && self.candidates.is_empty()
     }
+}
+
+/// The comparison that a key was last written at `revision`; at 0 if there is no such key.
+fn is_written(key: &str, revision: i64) -> Value {
+    let revision = revision.to_string();
+    json!({ "key": key, "target": "MOD", "mod_revision": revision })
 }
 
 impl Contents {
