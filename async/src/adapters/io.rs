@@ -58,7 +58,7 @@ macro_rules! limited {
             /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
             /// # let queue =
             /// #     Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
-            #[doc = concat!("let limited = portcullis_async::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue);")]
+            #[doc = concat!("let limited = portcullis_async::io::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue);")]
             /// assert_eq!(limited.get_ref().get_ref().len(), 1);
             /// ```
             pub const fn new(inner: T, queue: P) -> Self {
@@ -77,7 +77,7 @@ macro_rules! limited {
             /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
             /// # let queue =
             /// #     Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
-            #[doc = concat!("let limited = portcullis_async::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue);")]
+            #[doc = concat!("let limited = portcullis_async::io::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue);")]
             /// let evenly = limited.with_piece(NonZero::new(512).unwrap());
             /// # _ = evenly;
             /// ```
@@ -94,7 +94,7 @@ macro_rules! limited {
             /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
             /// # let queue =
             /// #     Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
-            #[doc = concat!("let limited = portcullis_async::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue);")]
+            #[doc = concat!("let limited = portcullis_async::io::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue);")]
             /// assert_eq!(limited.get_ref().get_ref().len(), 1);
             /// ```
             pub const fn get_ref(&self) -> &T {
@@ -109,7 +109,7 @@ macro_rules! limited {
             /// # use portcullis_core::{ManualClock, Rate, TokenBucket};
             /// # let queue =
             /// #     Queue::new(TokenBucket::new(Rate::per_second(9), 9), ManualClock::new(), 9);
-            #[doc = concat!("let limited = pin!(portcullis_async::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue));")]
+            #[doc = concat!("let limited = pin!(portcullis_async::io::", stringify!($name), "::new(std::io::Cursor::new(vec![0_u8]), &queue));")]
             /// limited.get_pin_mut().set_position(1);
             /// ```
             pub fn get_pin_mut(self: Pin<&mut Self>) -> Pin<&mut T> {

@@ -68,7 +68,7 @@ pin_project! {
     ///     assert_eq!(refused.item, "third");
     /// });
     /// assert_eq!(*out.get_ref(), ["first", "second"]);
-    /// # use portcullis_async::SinkError;
+    /// # use portcullis_async::stream::SinkError;
     /// ```
     pub struct LimitedSink<S, P: Anchored, W, T> {
         #[pin]

@@ -11,9 +11,9 @@
 //! read it. So a transaction that was overtaken does nothing. In particular, a release that was
 //! given up cannot end a lease that was granted again since.
 //!
-//! The keys have no lease of etcd. A leader that is stopped and goes on may end such leases although
-//! they were renewed with the leader that has replaced it: it has measured their time alone, and
-//! its order to end them reaches the new leader. So the members measure the time:
+//! The keys have no lease of etcd. A leader that is stopped and goes on may end such leases
+//! although they were renewed with the leader that has replaced it: it has measured their time
+//! alone, and its order to end them reaches the new leader. So the members measure the time:
 //!
 //! ```text
 //!                  seen for the first time           not written for the length of its leases
