@@ -365,7 +365,8 @@ mod over {
         }
     }
 
-    /// A queue without a timer has nobody who looks for the rest later, until `advance` is called.
+    /// A queue without a timer grants nothing between two calls. So the release must serve all
+    /// waiters itself, also those that the first batch of wakers leaves.
     #[test]
     fn a_release_serves_those_behind_more_late_requests_than_wake_at_once() {
         let queue = queue(Concurrency::new(2), 99);

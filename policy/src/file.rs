@@ -340,7 +340,8 @@ impl<'t> FileReader<'t> {
         rule = self.numbers(&settings, rule);
         rule = self.key_of(&settings, number, rule);
         if let Some(value) = settings.get("limits") {
-            rule = { self.limits(number, "limits", value).into_iter() }.fold(rule, Rule::limit);
+            let limits = self.limits(number, "limits", value);
+            rule = limits.into_iter().fold(rule, Rule::limit);
         }
         rule = self.overrides(&settings, number, rule);
         rule = self.thresholds(&settings, number, rule);

@@ -77,7 +77,8 @@ pub(crate) const TASKS: &[Task] = &[
     },
     Task {
         name: "test",
-        about: "all checks that a change must pass: all steps except those of quick and those for a release",
+        about: "all checks that a change must pass: all steps except those of quick and \
+            those for a release",
         steps: "lint package tests examples core-tests doc-tests readme book loom explore hot-paths no-std \
                 firmware embedded firmware-cost bench-check",
     },
@@ -88,46 +89,222 @@ pub(crate) const TASKS: &[Task] = &[
     },
     Task {
         name: "release-check",
-        about: "for a release: the steps of test, those that compare features, versions and platforms, then weaken and soak",
-        steps: "test semver each-feature oldest-versions newest-versions platforms weaken soak",
+        about: "for a release: the steps of test, those that compare features, versions \
+            and platforms, then weaken and soak",
+        steps: "test semver each-feature oldest-versions newest-versions platforms weaken \
+            soak",
     },
 ];
 
 pub(crate) const STEPS: &[Step] = &[
-    step("fmt", "the code is formatted, and comments and prose fit into 100 columns", fmt).needs(Part::Rustfmt),
-    step("house", "modules import from those that define a name, in no circle; functions have at most 60 lines and 6 levels", house::check),
-    step("clippy", "no warning from Clippy, with all features and with none", clippy).needs(Part::Clippy),
-    step("quick-clippy", "no warning from Clippy in the libraries, with all features", quick_clippy).needs(Part::Clippy),
-    step("quick-tests", "the tests of the libraries and of xtask, except those that are slow without optimisation", quick_tests),
-    step("quick-loom", "a few loom models: of a token bucket, a concurrency limit and a queue", quick_loom),
-    step("oldest-rust", "the libraries compile with the lowest Rust version", oldest_rust::check).needs(Part::OldestRust),
-    step("package", "a dry run of publishing packs the libraries, and the packages compile against each other", package::check),
-    step("doc", "the documentation builds without a warning, with all features and with the default ones", doc),
+    step(
+        "fmt",
+        "the code is formatted, and comments and prose fit into 100 columns",
+        fmt,
+    )
+    .needs(Part::Rustfmt),
+    step(
+        "house",
+        "modules import from those that define a name, in no circle; functions have \
+            at most 60 lines and 6 levels",
+        house::check,
+    ),
+    step(
+        "clippy",
+        "no warning from Clippy, with all features and with none",
+        clippy,
+    )
+    .needs(Part::Clippy),
+    step(
+        "quick-clippy",
+        "no warning from Clippy in the libraries, with all features",
+        quick_clippy,
+    )
+    .needs(Part::Clippy),
+    step(
+        "quick-tests",
+        "the tests of the libraries and of xtask, except those that are slow \
+            without optimisation",
+        quick_tests,
+    ),
+    step(
+        "quick-loom",
+        "a few loom models: of a token bucket, a concurrency limit and a queue",
+        quick_loom,
+    ),
+    step(
+        "oldest-rust",
+        "the libraries compile with the lowest Rust version",
+        oldest_rust::check,
+    )
+    .needs(Part::OldestRust),
+    step(
+        "package",
+        "a dry run of publishing packs the libraries, and the packages compile \
+            against each other",
+        package::check,
+    ),
+    step(
+        "doc",
+        "the documentation builds without a warning, with all features and with the \
+            default ones",
+        doc,
+    ),
     step("tests", "the tests of all packages except the core", tests),
-    step("examples", "the examples that end run; the step tests starts the others", examples::check),
-    step("core-tests", "the core's tests and examples, optimised, with overflow checks", core_tests),
+    step(
+        "examples",
+        "the examples that end run; the step tests starts the others",
+        examples::check,
+    ),
+    step(
+        "core-tests",
+        "the core's tests and examples, optimised, with overflow checks",
+        core_tests,
+    ),
     step("doc-tests", "the examples in the documentation", doc_tests),
-    step("readme", "each program of the README compiles against the manifest above it, and runs", readme::check),
-    step("book", "the book of all documents builds without a warning, and each of its links leads somewhere", book::check).needs(Part::Book),
-    step("loom", "the models of every atomic algorithm, in loom", loom),
-    step("explore", "the core pre-empted at every atomic access and at every instruction, and late refunds, compared with every order and with exact arithmetic; every run of processes that share memory, die and are replaced", explore),
-    step("hot-paths", "the machine code of the hot paths: number of atomic writes, no division, call or panic", hot_paths::check).needs(Part::X86).beside(),
-    step("no-std", "the core and the queue compile for targets without std, with native atomics only", no_std::check).needs(Part::BareTargets).beside(),
-    step("firmware", "limiters and queues on emulated microcontrollers: Cortex-M3, Cortex-M0 and RISC-V", firmware::check).needs(Part::Firmware).beside(),
-    step("embedded", "the program in docs/embedded.md runs on an emulated Cortex-M3", firmware::check_documented).needs(Part::Firmware).beside(),
-    step("firmware-cost", "flash, RAM and instructions on a Cortex-M3, compared with the budget and the baseline", firmware_cost::check).needs(Part::Firmware).beside(),
-    step("bench-check", "no hot path takes over 2 % more instructions than its baseline, with the same compiler", bench_check::check).needs(Part::Callgrind).beside(),
-    step("semver", "the interfaces of the libraries, compared with those of the last release", semver::check),
-    step("each-feature", "each library compiles without features, and with each feature alone, without a warning", each_feature::check),
-    step("oldest-versions", "the libraries compile with the lowest versions of dependencies that they allow", resolved::oldest),
-    step("newest-versions", "the tests of all packages except the core, with the newest versions of dependencies", resolved::newest),
-    step("platforms", "the libraries compile for other systems whose standard library is there", platforms::check),
-    step("miri", "tests of the core and the async library in Miri: tree borrows, strict provenance", nightly::miri).needs(Part::Nightly(Nightly::Miri)),
-    step("sanitize", "tests of the async library and of shared memory under ThreadSanitizer and AddressSanitizer", nightly::sanitize).needs(Part::Nightly(Nightly::Sanitizers)),
-    step("fuzz", "each fuzz target for a minute, or PORTCULLIS_FUZZ_SECONDS", nightly::fuzz).needs(Part::Nightly(Nightly::Fuzzer)),
-    step("screenshot", "writes docs/demo.svg, the picture of the demo in the README, from the demo's output", screenshot::write),
-    step("weaken", "each ordering and guarantee is weakened in turn, and a model or test must fail", weaken),
-    step("soak", "the property tests with 10^9 operations, and the stress tests for minutes; 10,000 waits for 10 s on every runtime; the longest loom models with more pre-emptions; 10^8 pre-empted calls, and random traces for half an hour; longer searches of the algorithms in shared memory and of small fleets; a million random paths, files of policies, and sequences of decisions; a policy that changes twice a second for a minute; 10 million forged keys; a million random header fields; an HTTP service under load, beside nginx; 100,000 simulated fleets", soak),
+    step(
+        "readme",
+        "each program of the README compiles against the manifest above it, and runs",
+        readme::check,
+    ),
+    step(
+        "book",
+        "the book of all documents builds without a warning, and each of its links \
+            leads somewhere",
+        book::check,
+    )
+    .needs(Part::Book),
+    step(
+        "loom",
+        "the models of every atomic algorithm, in loom",
+        loom,
+    ),
+    step(
+        "explore",
+        "the core pre-empted at every atomic access and at every instruction, and \
+            late refunds, compared with every order and with exact arithmetic; every \
+            run of processes that share memory, die and are replaced",
+        explore,
+    ),
+    step(
+        "hot-paths",
+        "the machine code of the hot paths: number of atomic writes, no division, \
+            call or panic",
+        hot_paths::check,
+    )
+    .needs(Part::X86)
+    .beside(),
+    step(
+        "no-std",
+        "the core and the queue compile for targets without std, with native \
+            atomics only",
+        no_std::check,
+    )
+    .needs(Part::BareTargets)
+    .beside(),
+    step(
+        "firmware",
+        "limiters and queues on emulated microcontrollers: Cortex-M3, Cortex-M0 and \
+            RISC-V",
+        firmware::check,
+    )
+    .needs(Part::Firmware)
+    .beside(),
+    step(
+        "embedded",
+        "the program in docs/embedded.md runs on an emulated Cortex-M3",
+        firmware::check_documented,
+    )
+    .needs(Part::Firmware)
+    .beside(),
+    step(
+        "firmware-cost",
+        "flash, RAM and instructions on a Cortex-M3, compared with the budget and \
+            the baseline",
+        firmware_cost::check,
+    )
+    .needs(Part::Firmware)
+    .beside(),
+    step(
+        "bench-check",
+        "no hot path takes over 2 % more instructions than its baseline, with the \
+            same compiler",
+        bench_check::check,
+    )
+    .needs(Part::Callgrind)
+    .beside(),
+    step(
+        "semver",
+        "the interfaces of the libraries, compared with those of the last release",
+        semver::check,
+    ),
+    step(
+        "each-feature",
+        "each library compiles without features, and with each feature alone, \
+            without a warning",
+        each_feature::check,
+    ),
+    step(
+        "oldest-versions",
+        "the libraries compile with the lowest versions of dependencies that they \
+            allow",
+        resolved::oldest,
+    ),
+    step(
+        "newest-versions",
+        "the tests of all packages except the core, with the newest versions of \
+            dependencies",
+        resolved::newest,
+    ),
+    step(
+        "platforms",
+        "the libraries compile for other systems whose standard library is there",
+        platforms::check,
+    ),
+    step(
+        "miri",
+        "tests of the core and the async library in Miri: tree borrows, strict \
+            provenance",
+        nightly::miri,
+    )
+    .needs(Part::Nightly(Nightly::Miri)),
+    step(
+        "sanitize",
+        "tests of the async library and of shared memory under ThreadSanitizer and \
+            AddressSanitizer",
+        nightly::sanitize,
+    )
+    .needs(Part::Nightly(Nightly::Sanitizers)),
+    step(
+        "fuzz",
+        "each fuzz target for a minute, or PORTCULLIS_FUZZ_SECONDS",
+        nightly::fuzz,
+    )
+    .needs(Part::Nightly(Nightly::Fuzzer)),
+    step(
+        "screenshot",
+        "writes docs/demo.svg, the picture of the demo in the README, from the \
+            demo's output",
+        screenshot::write,
+    ),
+    step(
+        "weaken",
+        "each ordering and guarantee is weakened in turn, and a model or test must \
+            fail",
+        weaken,
+    ),
+    step(
+        "soak",
+        "the property tests with 10^9 operations, and the stress tests for minutes; \
+            10,000 waits for 10 s on every runtime; the longest loom models with more \
+            pre-emptions; 10^8 pre-empted calls, and random traces for half an hour; \
+            longer searches of the algorithms in shared memory and of small fleets; a \
+            million random paths, files of policies, and sequences of decisions; a \
+            policy that changes twice a second for a minute; 10 million forged keys; a \
+            million random header fields; an HTTP service under load, beside nginx; \
+            100,000 simulated fleets",
+        soak,
+    ),
 ];
 
 fn fmt(context: &Context) -> Check {

@@ -2,9 +2,9 @@
 //! the lock.
 //!
 //! A release tries the lock. If it is held, the release sets the bit of the shard it returned
-//! permits to, and then tries the lock again. The holder
-//! of the lock unlocks, and then reads the bits. So at least one of the two acts: either the read
-//! comes after the bit was set, and observes it; or the try comes after the unlock, and succeeds.
+//! permits to, and then tries the lock again. The holder of the lock unlocks, and then reads the
+//! bits. So at least one of the two acts: either the read comes after the bit was set, and observes
+//! it; or the second try comes after the unlock, and succeeds.
 //! The order of the two is that of the sequentially consistent fences, or of the lock's own
 //! operations if these are sequentially consistent ([`RawLock::IS_SEQUENTIAL`]).
 

@@ -1,4 +1,5 @@
-//! Which limiters a queue may own: those whose permits come back through the queue, or by time.
+//! The limiters that a queue may own. Their permits return by time, or are released through the
+//! queue, which then wakes a waiter.
 
 use crate::limiter::Limiter;
 

@@ -1,4 +1,5 @@
-//! What undoes a grant: a note and a time by a limiter, which nobody else reads.
+//! Receipts. A limiter writes into the receipt of a grant what it needs to refund that grant: the
+//! time, and a note. Only the same limiter reads it.
 //!
 //! Invariant: a receipt is spent once. It cannot be copied, and a refund returns what is left of
 //! it.

@@ -81,7 +81,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// Ends all waits of a closed queue. Returns `false` if the batch fills up before that.
+    /// Ends all waits of a closed queue. Returns `false` if the batch of wakers is full before all
+    /// of them have ended.
     fn end_waits(
         &self,
         lists: &mut Lists<Q::Source>,
@@ -100,8 +101,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         true
     }
 
-    /// Ends the waits of those who wait until no permit is held, if none is. Returns `false` if the
-    /// batch fills up before that.
+    /// Ends the futures of `drained`, if no permit is held. Returns `false` if the batch of wakers
+    /// is full before all of them have ended.
     fn end_drainers(
         &self,
         lists: &mut Lists<Q::Source>,
