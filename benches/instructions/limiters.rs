@@ -292,7 +292,7 @@ type Table = Keyed<TokenBucketRules, Box<[Line]>>;
 fn no_keys(burst: u64) -> Case<Table> {
     plenty(Keyed::new(
         TokenBucketRules::new(Rate::per_second(1_000), burst),
-        (0..250).map(|_| Line::new()).collect(),
+        (0..286).map(|_| Line::new()).collect(),
         Seed::new(),
     ))
 }

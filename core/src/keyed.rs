@@ -12,6 +12,7 @@ pub(crate) mod key_hash;
 pub(crate) mod keyed_array;
 pub(crate) mod keyed_list;
 pub(crate) mod line;
+pub(crate) mod line_clock;
 pub(crate) mod moving;
 pub(crate) mod partly_changed;
 pub(crate) mod pending_claim;
@@ -62,13 +63,14 @@ use std::boxed::Box;
 use std::sync::Arc;
 
 use crate::keyed::key::{Keys, QueueKeys};
-use crate::keyed::line::{Claims, Found, Held, Width};
+use crate::keyed::line::{Claims, Entry, Found, Held, Width};
+use crate::keyed::line_clock::Span;
 use crate::keyed::table::{ATTEMPTS, Table};
 use crate::limiter::Idle;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::{Detail, Observer, observed};
 use crate::limiter::receipt::{Receipt, Refund};
-use crate::rules::{TableRules, Verdict, look};
+use crate::rules::{TableRules, Verdict, has_rested, look};
 use crate::sync::const_unless_loom;
 use crate::time::interval::Interval;
 use crate::time::timestamp::Timestamp;
@@ -117,7 +119,7 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 
 /// A limiter for each key, in a table of fixed size, without locks and without allocation.
 ///
-/// A table has slots, in lines of 8. A slot holds the state of one key's limiter. A table serves
+/// A table has slots, in lines of 7. A slot holds the state of one key's limiter. A table serves
 /// any number of keys, but at most as many at once as it has slots. [`key`](Self::key) returns the
 /// limiter of one key. It is used like any other limiter: on its own, inside a wrapper or as a part
 /// of an [`AllOf`](crate::AllOf).
@@ -172,19 +174,28 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// **Self-cleaning.** A key has a slot from its first grant on. The slot can be given to another
 /// key once its limiter has been [idle](Idle) for the [staleness](Self::staleness); with a
 /// concurrency limit, as soon as it is idle. The limiter is then indistinguishable from a fresh
-/// one, so the key loses nothing. A key can use 16 slots, in two lines of the table. If all of them
+/// one, so the key loses nothing. A key can use 14 slots, in two lines of the table. If all of them
 /// are in use by other keys, the key has no permits available, and its requests are denied with
 /// [`Denied::Crowded`]. A retry after the staleness may find a slot. A key never gets a slot at the
 /// expense of a key that uses it. Reads and probes claim no slot.
 ///
+/// **Idle keys.** A key that has been idle long enough has all its permits again, after any time: a
+/// table settles the slots of a line after a long idle time, before it uses them. There are two
+/// exceptions, both without effect on the bound. A request that settles a line at the same moment
+/// as another one may find fewer permits, if a thread is paused within a few instructions. And
+/// limits whose burst, debt and staleness cover nearly the whole horizon are not settled: after an
+/// idle time close to a multiple of the [horizon](crate::keyed::TokenBucketRules::horizon), such a
+/// key may have fewer permits for as long as the staleness. On targets without 64-bit atomics, all
+/// this holds for idle times of up to 18 years.
+///
 /// **Collisions.** A slot identifies its key by its line and by 20 bits of the key's hash (fewer
 /// with `N` limits, which need some of these bits). Two keys that collide share the permits of one
-/// limit; neither gets more. The probability that a key collides is about 1 in 280,000 in a table
-/// of `for_keys`, 1 in 130,000 in a half-full one and 1 in 65,000 in a full one. With `N` limits,
+/// limit; neither gets more. The probability that a key collides is about 1 in 350,000 in a table
+/// of `for_keys`, 1 in 150,000 in a half-full one and 1 in 75,000 in a full one. With `N` limits,
 /// multiply it by `N`, rounded up to a power of two. An attacker who can create hundreds of
 /// thousands of keys, and can see how many permits each has left, can find a key that collides with
 /// a victim's, and exhaust their shared limit. On targets without 64-bit atomics there are 11 bits,
-/// and the probability is 1 in 256, or 1 in 128 in a full table. Use tables there only for a small
+/// and the probability is 1 in 290, or 1 in 145 in a full table. Use tables there only for a small
 /// set of keys that is known in advance.
 ///
 /// **Denials.** A request for a key can be denied for these reasons:
@@ -223,8 +234,8 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// [`Denied::Crowded`].
 ///
 /// **Memory.** 8 bytes per slot; half of that on targets without 64-bit atomics. A table needs more
-/// slots than keys. `for_keys` creates it with 34 bytes per key: then at most 1
-/// new key in 1,000,000 finds no slot. With 16 bytes per key, in a half-full table, it is 1 in 350.
+/// slots than keys. [`for_keys`](Self::for_keys) creates it with 43 bytes per key: then at most 1
+/// new key in 1,000,000 finds no slot. With 16 bytes per key, it is 1 in 70.
 ///
 /// Source: the partitioned limiter of the .NET rate limiting proposal; hash tables with a few
 /// possible slots per key, as in cuckoo hashing (Pagh and Rodler, 2001), but without moving keys.
@@ -583,21 +594,21 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// let statistics = table.statistics_at(Timestamp::ZERO);
     /// assert_eq!(
     ///     (statistics.slots, statistics.held, statistics.live),
-    ///     (16, 1, 1)
+    ///     (14, 1, 1)
     /// );
     /// ```
     pub fn statistics_at(&self, now: Timestamp) -> KeyedStatistics {
-        self.table.statistics(Width::ONE, |_, held| {
-            !self.rules_of(held.tag()).idle(held.state(), now).is_idle()
+        self.table.statistics(Width::ONE, |at, held| {
+            let state = self.state_in(at, held, now);
+            !self.rules_of(held.tag()).idle(state, now).is_idle()
         })
     }
 
     /// Vacates the slots in `lines` that have been idle for the [staleness](Self::staleness) at
     /// `now`. Returns their number.
     ///
-    /// Neither the bound nor the room in the table depends on sweeps. They help limiters whose word
-    /// has a short horizon: without a sweep, a key whose next request comes about one horizon after
-    /// its last grant may find a limiter that is less than full.
+    /// No decision and no bound depends on sweeps. They keep
+    /// [`held`](KeyedStatistics::held) close to the number of keys in use.
     ///
     /// # Cost
     ///
@@ -617,6 +628,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// ```
     pub fn sweep_at(&self, now: Timestamp, lines: impl RangeBounds<usize>) -> usize {
         self.table.sweep(Width::ONE, lines, |entry| {
+            self.settle_at(entry.at, now);
             entry.vacate_if(|held| self.is_free(Some(held), now))
         })
     }
@@ -636,18 +648,93 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         })
     }
 
+    /// Whether a claim would find a slot. Settles nothing.
     fn has_room(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.table.has_room(address, Width::ONE, now, n, |_, held| {
-            self.is_free(held, now)
+        self.table
+            .has_room(address, Width::ONE, now, n, |at, held| {
+                self.is_free(held, now) || held.is_some_and(|held| self.has_rested(at, held, now))
+            })
+    }
+
+    /// For how long the states of all limits can be read.
+    fn span(&self) -> Span {
+        self.table.span(|| {
+            let limits = self.rules.iter();
+            let spans = limits.map(|rules| Span::of(rules.readable_for()));
+            spans.min().unwrap_or(Span::FOREVER)
         })
     }
 
+    /// Whether the slots of a line can be judged at `now` as they are.
+    #[inline(always)]
+    fn is_settled(line: &Line, now: Timestamp) -> bool {
+        !R::WRAPS || table::is_settled(line.clock(), now)
+    }
+
+    /// Settles the line of the slot with index `at`, if necessary.
+    #[inline(always)]
+    fn settle_at(&self, at: usize, now: Timestamp) {
+        if R::WRAPS && !self.table.is_settled(Width::ONE, at, now) {
+            self.settle(at, now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn settle(&self, at: usize, now: Timestamp) {
+        let since = self.table.since(now);
+        let rested = |_, held: Held, clock| {
+            let (rules, state) = (self.rules_of(held.tag()), held.state());
+            has_rested(rules, state, clock, now, since).then(|| rules.rested(now, since))
+        };
+        let shape = (Width::ONE, 1);
+        self.table.settle(shape, at, (now, self.span()), rested);
+    }
+
+    /// The key's word in its slot, after its line was settled if necessary. `None` if the key has
+    /// lost the slot.
+    #[inline(always)]
+    fn settled(&self, entry: Entry<'_>, held: Held, now: Timestamp) -> Option<Held> {
+        if !R::WRAPS || self.table.is_settled(Width::ONE, entry.at, now) {
+            return Some(held);
+        }
+        self.settle(entry.at, now);
+        entry.held_as(held.tag())
+    }
+
+    /// Whether settling the line of the slot with index `at` would find its limiter at rest.
+    fn has_rested(&self, at: usize, held: Held, now: Timestamp) -> bool {
+        if !R::WRAPS {
+            return false;
+        }
+        let (rules, since) = (self.rules_of(held.tag()), self.table.since(now));
+        let settled_at = self.table.settled_at(Width::ONE, at, now, || self.span());
+        settled_at.is_some() && has_rested(rules, held.state(), settled_at, now, since)
+    }
+
+    /// The state of a slot as it would be if its line were settled.
+    fn state_in(&self, at: usize, held: Held, now: Timestamp) -> u64 {
+        if self.has_rested(at, held, now) {
+            self.rules_of(held.tag()).fresh(now)
+        } else {
+            held.state()
+        }
+    }
+
     /// Changes the state in a key's slot with `change`, until that succeeds. Returns `false` if the
-    /// key has no slot, or if `change` returns `None`.
-    fn update(&self, address: &Address, mut change: impl FnMut(u64) -> Option<u64>) -> bool {
-        let mut seen = match address.find(self.table.lines()) {
-            Found::Held(entry, held) => Some((entry, held)),
-            Found::Claimed | Found::Nothing => None,
+    /// key has no slot, or if `change` returns `None`. A change at some time settles the line.
+    fn update(
+        &self,
+        address: &Address,
+        now: Option<Timestamp>,
+        mut change: impl FnMut(u64) -> Option<u64>,
+    ) -> bool {
+        let mut seen = match (address.find(self.table.lines(), Width::ONE), now) {
+            (Found::Held(entry, held), Some(now)) => {
+                self.settled(entry, held, now).map(|held| (entry, held))
+            }
+            (Found::Held(entry, held), None) => Some((entry, held)),
+            _ => None,
         };
         while let Some((entry, held)) = seen {
             let Some(state) = change(held.state()) else {
@@ -669,7 +756,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         n: u32,
         seen: O,
     ) -> Result<Receipt, Denied> {
-        if let Some((entry, held)) = address.find_near(self.table.lines()) {
+        if let Some((entry, held)) = self.find_settled(address, now) {
             let rules = self.rules_of(address.tag());
             match rules.judge(held.state(), rules.request(now, n)?) {
                 Verdict::Granted(left) => {
@@ -691,6 +778,16 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         self.take_slowly(*address, now, n, seen)
     }
 
+    /// The slot of the key, if it is in its first line, and that is settled at `now`.
+    #[inline(always)]
+    fn find_settled(&self, address: &Address, now: Timestamp) -> Option<(Entry<'_>, Held)> {
+        let line = address.near(self.table.lines())?;
+        if !Self::is_settled(line, now) {
+            return None;
+        }
+        address.find_in(line, Width::ONE)
+    }
+
     /// Takes from the key's slot in either line, or from a new slot. A separate function with its
     /// own copy of the address, so that the fast path keeps everything in registers.
     #[cold]
@@ -705,9 +802,9 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         let rules = self.rules_of(address.tag());
         let request = rules.request(now, n)?;
         for _ in 0..ATTEMPTS {
-            match address.find(self.table.lines()) {
+            match address.find(self.table.lines(), Width::ONE) {
                 Found::Held(entry, held) => {
-                    let mut held = Some(held);
+                    let mut held = self.settled(entry, held, now);
                     while let Some(before) = held {
                         let left = match rules.judge(before.state(), request) {
                             Verdict::Granted(left) => left,
@@ -763,9 +860,12 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
             }
             Verdict::Denied(denied) => return Some(Err(denied)),
         };
-        match self.table.claim(address, Width::ONE, now, n, |_, held| {
-            self.is_free(held, now)
-        }) {
+        let settle = |at| self.settle_at(at, now);
+        let is_free = |_, held| self.is_free(held, now);
+        let claim = self
+            .table
+            .claim(address, Width::ONE, now, n, settle, is_free);
+        match claim {
             Ok(Some((claimed, _))) => {
                 if !claimed.hold(state) {
                     return None;
@@ -780,8 +880,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
 
     /// The state of a key's limiter, or that of a fresh limiter if the key has no slot.
     fn state(&self, address: &Address, rules: &R, now: Timestamp) -> u64 {
-        match address.find(self.table.lines()) {
-            Found::Held(_, held) => held.state(),
+        match address.find(self.table.lines(), Width::ONE) {
+            Found::Held(entry, held) => self.state_in(entry.at, held, now),
             Found::Claimed | Found::Nothing => rules.fresh(now),
         }
     }
@@ -845,8 +945,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
 
     fn explain(&self, address: &Address, now: Timestamp, n: u32) -> Detail {
         let rules = self.rules_of(address.tag());
-        let (state, has_room) = match address.find(self.table.lines()) {
-            Found::Held(_, held) => (held.state(), Ok(())),
+        let (state, has_room) = match address.find(self.table.lines(), Width::ONE) {
+            Found::Held(entry, held) => (self.state_in(entry.at, held, now), Ok(())),
             Found::Claimed => (rules.fresh(now), Ok(())),
             Found::Nothing => (rules.fresh(now), self.has_room(address, now, n)),
         };
@@ -872,7 +972,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
         interval: Interval,
         n: u32,
     ) -> Option<Result<Receipt, Denied>> {
-        let (entry, held) = address.find_near(self.table.lines())?;
+        let (entry, held) = self.find_settled(address, interval.latest())?;
         let rules = self.rules_of(address.tag());
         let ends = match rules.requests_within(interval, n) {
             Ok(ends) => ends,
@@ -895,7 +995,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
         interval: Interval,
         n: u32,
     ) -> Option<Result<(), Denied>> {
-        let (_, held) = address.find_near(self.table.lines())?;
+        let (_, held) = self.find_settled(address, interval.latest())?;
         let rules = self.rules_of(address.tag());
         let ends = match rules.requests_within(interval, n) {
             Ok(ends) => ends,
@@ -914,9 +1014,9 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
 
     fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
         let rules = self.rules_of(address.tag());
-        let found = address.find(self.table.lines());
-        let state = if let Found::Held(_, held) = found {
-            held.state()
+        let found = address.find(self.table.lines(), Width::ONE);
+        let state = if let Found::Held(entry, held) = found {
+            self.state_in(entry.at, held, now)
         } else {
             rules.fresh(now)
         };
@@ -932,7 +1032,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
     fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
         let rules = self.rules_of(address.tag());
         let mut restored = None;
-        let refunded = self.update(address, |state| {
+        let refunded = self.update(address, Some(now), |state| {
             restored = rules.refund(state, now, n, &receipt);
             restored
         });
@@ -947,7 +1047,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
         let rules = self.rules_of(address.tag());
         if rules.releases() {
             // Permits are in use, so the key has a slot, and no other key can take it.
-            let released = self.update(address, |state| {
+            let released = self.update(address, None, |state| {
                 rules.refund(state, Timestamp::ZERO, n, &Receipt::NONE)
             });
             debug_assert!(released, "permits were released that had not been taken");
@@ -956,8 +1056,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
 
     fn available(&self, address: &Address, now: Timestamp) -> u64 {
         let rules = self.rules_of(address.tag());
-        match address.find(self.table.lines()) {
-            Found::Held(_, held) => rules.available(held.state(), now),
+        match address.find(self.table.lines(), Width::ONE) {
+            Found::Held(entry, held) => rules.available(self.state_in(entry.at, held, now), now),
             // No permit can be taken without a slot.
             Found::Nothing if self.has_room(address, now, 1).is_err() => 0,
             Found::Claimed | Found::Nothing => rules.available(rules.fresh(now), now),

@@ -9,6 +9,7 @@ pub(crate) mod any_rules;
 pub(crate) mod attached;
 pub(crate) mod word_limiter;
 
+use crate::keyed::line_clock::Span;
 use crate::limiter::Idle;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::Detail;
@@ -116,6 +117,9 @@ pub trait TableRules: WordRules {
     /// Whether permits return by release. A release is then a refund.
     const RELEASES: bool = false;
 
+    /// Whether permits come back by time, so that a state wraps.
+    const WRAPS: bool = true;
+
     /// Whether permits of this limit return by release. Rules of several kinds differ in it.
     #[inline(always)]
     fn releases(&self) -> bool {
@@ -140,6 +144,31 @@ pub trait TableRules: WordRules {
     /// refund bring `state` back.
     fn is_forgettable_among(&self, state: u64, now: Timestamp, since: Timestamp) -> bool {
         self.is_forgettable(state, now, since)
+    }
+
+    /// The newest state that is forgettable at `now`, also
+    /// [among](Self::is_forgettable_among) others.
+    fn rested(&self, now: Timestamp, _since: Timestamp) -> u64 {
+        self.fresh(now)
+    }
+
+    /// For how many nanoseconds after it was settled a state can be read. States that never wrap
+    /// can always be read.
+    fn readable_for(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// As [`is_forgettable_among`](Self::is_forgettable_among), after any time. The state was
+    /// settled at `clock`, or written after it and before the state that was settled there could
+    /// no longer be [read](Self::readable_for). `clock` is not after `now`.
+    fn has_rested(
+        &self,
+        _state: u64,
+        _clock: Timestamp,
+        _now: Timestamp,
+        _since: Timestamp,
+    ) -> bool {
+        false
     }
 
     /// As [`judge`](WordRules::judge), for a state that lies in a slot of a table, above the bits
@@ -186,6 +215,24 @@ pub trait TableRules: WordRules {
             Ok(Verdict::Allowed) => (state, most),
             _ => (state, 0),
         }
+    }
+}
+
+/// Whether a state in a table is at rest at `now`: as it looks, or by the time at which it was
+/// settled.
+pub(crate) fn has_rested<R: TableRules + ?Sized>(
+    rules: &R,
+    state: u64,
+    settled_at: Option<Timestamp>,
+    now: Timestamp,
+    since: Timestamp,
+) -> bool {
+    match settled_at {
+        None => rules.is_forgettable_among(state, now, since),
+        // Rules that can be read for a moment only are not asked: the moment may be over before
+        // their words are settled again.
+        Some(_) if Span::of(rules.readable_for()) == Span::FOREVER => false,
+        Some(settled_at) => rules.has_rested(state, settled_at, now, since),
     }
 }
 

@@ -328,8 +328,11 @@ impl SometimesBuilder {
     /// Sets the tick, 1 ns to 292 years: the start of an interval and its length are rounded up to
     /// whole ticks. Without an interval, it has no effect.
     ///
-    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... whose horizon is at least an hour, or else
-    /// the coarsest that is at most the interval.
+    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... with which a call is due after up to ten
+    /// years without one, at most a hundredth of the interval. If the horizon is then shorter than
+    /// an hour, coarser, up to the interval. With a 32-bit word, the choice starts at about a
+    /// 1,000th of the interval, and ends where at most one in 100,000 of all calls after a rest is
+    /// not due.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -350,7 +353,7 @@ impl SometimesBuilder {
     /// one second. Without an interval, it has no effect.
     ///
     /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
-    /// the horizon, at least a second and at most an hour.
+    /// the horizon (with a 32-bit word, a 524,288th), at least a second and at most an hour.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -403,7 +406,7 @@ impl SometimesBuilder {
         ///     .every(1_000)
         ///     .interval(Duration::from_secs(1))
         ///     .build_on()?;
-        /// assert_eq!(sometimes.tick(), Duration::from_millis(1));
+        /// assert_eq!(sometimes.tick(), Duration::from_millis(10));
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<Sometimes<W>, SettingsError> {

@@ -1173,20 +1173,21 @@ fn a_change_may_be_as_late_as_the_current_settings_allow() {
         assert!(first < late && late < bucket.staleness());
         bucket.take_at(seconds(1_000), 500).unwrap();
         bucket
-            .adjust_at(seconds(900), Rate::per_second(1_000), 1_000, Carry::Keep)
+            .adjust_at(seconds(900), Rate::per_second(1), 1_000, Carry::Keep)
             .unwrap();
         assert_eq!(bucket.available_at(seconds(1_000)), 500);
     }
     check::<u64>(1_000, Duration::from_nanos(1), Duration::from_micros(1));
-    check::<u32>(7_000, Duration::from_secs(1), Duration::from_millis(1));
+    check::<u32>(7_000, Duration::from_secs(1), Duration::from_secs(1));
 }
 
 /// The next rate is so high that its staleness is shorter than the change is late.
 #[test]
 fn on_32_bits_a_change_that_is_too_stale_for_its_own_settings_is_refused() {
     let settings =
-        AdjustableBucket::builder(Rate::per_second(1), 1_000).tick(Duration::from_millis(1));
+        AdjustableBucket::builder(Rate::per_second(1), 1_000).tick(Duration::from_secs(1));
     let bucket = settings.build_on::<u32>().unwrap();
+    assert!(bucket.staleness() > Duration::from_secs(100));
     bucket.take_at(millis(1_000_000), 500).unwrap();
     let before = format!("{bucket:?}");
     let change = |now| bucket.adjust_at(millis(now), Rate::per_second(7_000), 1_000, Carry::Keep);
@@ -1204,7 +1205,9 @@ type Change = fn(&AdjustableBucket<u32>, Timestamp) -> Result<(), ChangeError>;
 #[test]
 fn on_32_bits_a_change_an_addition_and_a_reset_that_are_too_stale_are_refused() {
     let rate = Rate::per_second(1);
-    let settings = AdjustableBucket::builder(rate, 10).staleness(Duration::from_secs(2));
+    let settings = AdjustableBucket::builder(rate, 10)
+        .tick(Duration::from_micros(100))
+        .staleness(Duration::from_secs(2));
     let bucket = settings.build_on::<u32>().unwrap();
     let wrap = bucket.horizon().as_secs();
     let secs = |n| Timestamp::from_secs(n);

@@ -38,7 +38,8 @@ const fn at(seconds: u64) -> Timestamp {
 fn on_grid<W: Word>() -> AdjustableWindow<W> {
     let settings = AdjustableWindow::builder(10, 10 * SECOND)
         .max_limit(100)
-        .max_window(100 * SECOND);
+        .max_window(100 * SECOND)
+        .staleness(60 * SECOND);
     settings.build_on().unwrap()
 }
 
@@ -46,7 +47,8 @@ fn on_grid<W: Word>() -> AdjustableWindow<W> {
 fn started<W: Word>() -> AdjustableWindow<W> {
     let settings = AdjustableWindow::builder(10, 10 * SECOND)
         .max_limit(100)
-        .max_window(100 * SECOND);
+        .max_window(100 * SECOND)
+        .staleness(60 * SECOND);
     settings.started_by_first_request().build_on().unwrap()
 }
 
@@ -166,18 +168,18 @@ fn a_tick_is_no_finer_than_necessary() {
     }
     assert_eq!(
         (tick::<u64>(10, 9_999), tick::<u64>(10, 10_000)),
-        (1, 1_000)
+        (10, 1_000)
     );
     assert_eq!(tick::<u64>(1, 86_400_000_000_000), 1_000);
     assert_eq!(
         tick::<u64>(1 << 24, 1_000_000_000),
-        100_000,
-        "28 bits of ticks: seven hours"
+        10_000_000,
+        "27 bits of ticks: two weeks"
     );
     assert_eq!(
         tick::<u32>(10, 1_000_000_000),
-        1_000_000,
-        "22 bits of ticks: 70 minutes"
+        10_000_000,
+        "22 bits of ticks: 12 hours"
     );
     let asked = AdjustableWindow::builder(10, SECOND)
         .tick(Duration::from_nanos(1))
@@ -845,12 +847,13 @@ fn a_grid_window_in_which_the_word_wraps_grants_no_more_than_its_limit() {
             for origin in [0, 1_700_000_000_000_000_000] {
                 let length = Duration::from_nanos(window);
                 let longest = if wide { 4 * length } else { length };
-                let limit: AdjustableWindow<W> = AdjustableWindow::builder(3, length)
+                let settings = AdjustableWindow::builder(3, length)
                     .max_limit(7)
                     .max_window(longest)
-                    .origin(Timestamp::from_nanos(origin))
-                    .build_on()
-                    .unwrap();
+                    .origin(Timestamp::from_nanos(origin));
+                let by_default = settings.build_on::<W>().unwrap().horizon();
+                let staleness = (by_default / 256).clamp(SECOND, 3_600 * SECOND);
+                let limit = settings.staleness(staleness).build_on::<W>().unwrap();
                 let horizon = limit.horizon().as_nanos() as u64 + limit.tick().as_nanos() as u64;
                 let start = horizon.saturating_sub(5 * window) + phase * window / 4;
                 let mut granted = [0; 40];

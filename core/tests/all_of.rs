@@ -53,6 +53,9 @@ fn counts(limit: &Counted<impl Limiter>) -> (u64, u64, u64) {
 
 // Random compositions.
 
+/// Longer than a request is older than one before it that was rolled back.
+const LATE: Duration = Duration::from_secs(10);
+
 /// A random limiter, and whether it has an identity. A limiter without state has none.
 fn subject<W: Word>(draws: &mut Draws<'_>) -> (Box<dyn Subject>, bool) {
     let limit = draws.within(1, 20);
@@ -60,7 +63,8 @@ fn subject<W: Word>(draws: &mut Draws<'_>) -> (Box<dyn Subject>, bool) {
     let limiter: Box<dyn Subject> = match draws.below(12) {
         0..=3 => {
             let mut builder =
-                TokenBucket::builder(Rate::new(draws.within(1, 10) as u32, period), limit);
+                TokenBucket::builder(Rate::new(draws.within(1, 10) as u32, period), limit)
+                    .staleness(LATE);
             if draws.once_in(3) {
                 builder = builder.stepwise();
             }
@@ -70,7 +74,7 @@ fn subject<W: Word>(draws: &mut Draws<'_>) -> (Box<dyn Subject>, bool) {
             Box::new(builder.build_on::<W>().unwrap())
         }
         4 | 5 => {
-            let builder = FixedWindow::builder(limit, period);
+            let builder = FixedWindow::builder(limit, period).staleness(LATE);
             let builder = if draws.once_in(2) {
                 builder.started_by_first_request()
             } else {

@@ -15,8 +15,8 @@ use portcullis_core::builder::{Setting, Threshold};
 use portcullis_core::limiter::Idle;
 use portcullis_core::state::Word;
 use portcullis_core::{
-    AllOf, Concurrency, Counted, Denied, Escalation, FixedWindow, Limiter, LimiterExt, Rate, Retry,
-    SettingsError, Timestamp, TokenBucket, Unlimited,
+    AllOf, Concurrency, Counted, Denied, Escalation, FixedWindow, Limiter, LimiterExt, Penalty,
+    Rate, Retry, SettingsError, Timestamp, TokenBucket, Unlimited,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -288,11 +288,12 @@ fn agrees_with_a_model_that_never_wraps<W: Word>() {
             .build_on()
             .unwrap();
         let twin = window();
-        // In a word of 32 bits, the finest tick that a horizon of an hour allows.
-        let step = if W::BITS == 64 { 1 } else { 1_000 };
-        if W::BITS == 32 && holds.iter().any(|&hold| hold / step > 1 << 29) {
-            continue;
-        }
+        // Each hold has the tick that a penalty as long as it has.
+        let steps = holds.map(|hold| {
+            let penalty = Penalty::builder(Duration::from_nanos(hold.max(1)));
+            let penalty = penalty.build_on::<W>().unwrap().around(Unlimited);
+            u64::try_from(penalty.tick().as_nanos()).unwrap()
+        });
         let mut until = [0u64; 3];
         let (mut now, mut newest) = (0u64, 0u64);
         while draws.another_step() && now < 3_000_000_000_000 {
@@ -301,14 +302,15 @@ fn agrees_with_a_model_that_never_wraps<W: Word>() {
             assert_eq!(limit.take_at(at, n), told);
             let used_now = 20 - twin.available_at(at);
             let counted = if told.is_ok() { used_now } else { 20 };
-            let over = |until: u64| now / step * step >= until;
+            let over = |index: usize, until: u64| now / steps[index] * steps[index] >= until;
             for index in 0..3 {
-                if n > 0 && counted >= used[index] && over(until[index]) && holds[index] > 0 {
+                if n > 0 && counted >= used[index] && over(index, until[index]) && holds[index] > 0
+                {
+                    let step = steps[index];
                     until[index] = (now.div_ceil(step) + holds[index].div_ceil(step)) * step;
                 }
             }
-            let expected =
-                core::array::from_fn(|index| used_now >= used[index] || !over(until[index]));
+            let expected = core::array::from_fn(|at| used_now >= used[at] || !over(at, until[at]));
             assert_eq!(
                 limit.decisions_at(at),
                 expected,

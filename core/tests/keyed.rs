@@ -920,15 +920,15 @@ fn limits_by_user_and_tenant_and_for_all_take_all_or_none() {
 
 #[test]
 fn two_keys_that_need_the_last_slot_both_get_nothing() {
-    // Seven of eight slots are in use. A look finds a slot for each of the two keys, but the second
+    // Six of seven slots are in use. A look finds a slot for each of the two keys, but the second
     // take does not.
     let table = Keyed::new(ConcurrencyRules::new(2), lines(1), seed(0));
-    let limiters: Vec<_> = (0..9u64).map(|key| *table.key(&key)).collect();
-    let _held: Vec<_> = limiters[..7]
+    let limiters: Vec<_> = (0..8u64).map(|key| *table.key(&key)).collect();
+    let _held: Vec<_> = limiters[..6]
         .iter()
         .map(|key| key.try_acquire_at(secs(0), 1).unwrap())
         .collect();
-    let both = AllOf::new([limiters[7], limiters[8]]);
+    let both = AllOf::new([limiters[6], limiters[7]]);
     assert!(both.peek_at(secs(0), 1).is_ok());
     let denied = both.try_acquire_at(secs(0), 1).unwrap_err();
     assert_eq!(
@@ -946,10 +946,10 @@ fn two_keys_that_need_the_last_slot_both_get_nothing() {
             .iter()
             .map(|key| key.available_at(secs(0)))
             .sum::<u64>(),
-        7 + 4
+        6 + 4
     );
     assert!(
-        limiters[8].try_acquire_at(secs(0), 2).is_ok(),
+        limiters[7].try_acquire_at(secs(0), 2).is_ok(),
         "the slot is free"
     );
 }
@@ -1004,11 +1004,11 @@ fn a_line_fills_up_and_is_forgotten_and_every_count_is_exact() {
             .map(|lease| lease.permits())
     };
     let after = |now| counts(table.statistics_at(now));
-    assert_eq!(after(secs(10)), [8, 0, 0, 0, 0]);
-    for key in 0..8 {
+    assert_eq!(after(secs(10)), [7, 0, 0, 0, 0]);
+    for key in 0..7 {
         assert_eq!(take(key, secs(10), 1), Ok(1));
     }
-    assert_eq!(after(secs(10)), [8, 8, 8, 0, 0]);
+    assert_eq!(after(secs(10)), [7, 7, 7, 0, 0]);
     let crowded = |n| {
         Err(Denied::Crowded {
             now: secs(11),
@@ -1020,9 +1020,9 @@ fn a_line_fills_up_and_is_forgotten_and_every_count_is_exact() {
         (crowded(1), crowded(2)),
         "full, but not for a whole second"
     );
-    assert_eq!(after(secs(11)), [8, 8, 0, 0, 2]);
+    assert_eq!(after(secs(11)), [7, 7, 0, 0, 2]);
     assert_eq!(table.key(&8_u64).available_at(secs(11)), 0, "no slot");
-    assert_eq!(table.key(&7_u64).available_at(secs(11)), 2);
+    assert_eq!(table.key(&6_u64).available_at(secs(11)), 2);
     assert_eq!(table.key(&8_u64).available_at(secs(12)), 2);
     assert_eq!(
         take(9, secs(11), 3),
@@ -1031,11 +1031,11 @@ fn a_line_fills_up_and_is_forgotten_and_every_count_is_exact() {
             capacity: 2
         })
     );
-    assert_eq!(after(secs(11)), [8, 8, 0, 0, 2], "no lack of slots");
-    assert_eq!(take(7, secs(11), 2), Ok(2));
+    assert_eq!(after(secs(11)), [7, 7, 0, 0, 2], "no lack of slots");
+    assert_eq!(take(6, secs(11), 2), Ok(2));
     // Now full for a second.
     assert_eq!(take(8, secs(12), 2), Ok(2));
-    assert_eq!(after(secs(12)), [8, 8, 2, 1, 2]);
+    assert_eq!(after(secs(12)), [7, 7, 2, 1, 2]);
     assert_eq!(
         take(8, secs(12), 1),
         Err(Denied::Exhausted {
@@ -1043,29 +1043,29 @@ fn a_line_fills_up_and_is_forgotten_and_every_count_is_exact() {
             permits: 1
         })
     );
-    // The six other slots become vacant; 7 and 8 are in use, or were until just now.
+    // The five other slots become vacant; 6 and 8 are in use, or were until just now.
     assert_eq!(
         (
             table.sweep_at(at(11_999_999_999), ..),
             table.sweep_at(secs(12), ..)
         ),
-        (0, 6)
+        (0, 5)
     );
-    assert_eq!(after(secs(12)), [8, 2, 2, 1, 2]);
+    assert_eq!(after(secs(12)), [7, 2, 2, 1, 2]);
     assert_eq!(
         (table.sweep_at(secs(13), ..), table.sweep_at(secs(14), ..)),
         (0, 1),
-        "7 at 14, 8 at 15"
+        "6 at 14, 8 at 15"
     );
     assert_eq!(
         (table.sweep_at(secs(15), ..), table.sweep_at(secs(99), ..)),
         (1, 0)
     );
-    assert_eq!(after(secs(15)), [8, 0, 0, 1, 2]);
+    assert_eq!(after(secs(15)), [7, 0, 0, 1, 2]);
     assert_eq!(take(9, secs(15), 1), Ok(1));
     assert_eq!(
         after(secs(15)),
-        [8, 1, 1, 1, 2],
+        [7, 1, 1, 1, 2],
         "taking a vacant slot replaces no key"
     );
 }
@@ -1086,7 +1086,7 @@ fn a_longer_staleness_keeps_slots_longer() {
         "within the staleness of the window's end"
     );
     assert_eq!(table.sweep_at(secs(61), ..), 1);
-    for key in 0..8u64 {
+    for key in 0..7u64 {
         assert!(table.key(&key).try_acquire_at(secs(70), 1).is_ok());
     }
     let denied = table.key("alice").try_acquire_at(secs(70), 1).unwrap_err();
@@ -1145,7 +1145,7 @@ fn a_query_or_a_denial_creates_no_slot() {
         assert!(limiter.peek_at(secs(1), 1).is_ok() && limiter.take_at(secs(1), 0).is_ok());
         assert!(limiter.try_acquire_at(secs(1), 3).is_err());
     }
-    assert_eq!(counts(table.statistics_at(secs(1))), [8, 0, 0, 0, 0]);
+    assert_eq!(counts(table.statistics_at(secs(1))), [7, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -1173,8 +1173,8 @@ fn release_in_error(limiter: &dyn Limiter, n: u32) {
 fn a_release_of_a_key_without_a_slot_creates_none_and_affects_no_key() {
     let table = Keyed::new(ConcurrencyRules::new(2), lines(1), seed(0));
     release_in_error(&*table.key("stranger"), 1);
-    assert_eq!(counts(table.statistics_at(secs(0))), [8, 0, 0, 0, 0]);
-    let limiters: Vec<_> = (0..8u64).map(|key| *table.key(&key)).collect();
+    assert_eq!(counts(table.statistics_at(secs(0))), [7, 0, 0, 0, 0]);
+    let limiters: Vec<_> = (0..7u64).map(|key| *table.key(&key)).collect();
     let leases: Vec<_> = limiters
         .iter()
         .map(|key| key.try_acquire_at(secs(0), 1).unwrap())
@@ -1182,7 +1182,7 @@ fn a_release_of_a_key_without_a_slot_creates_none_and_affects_no_key() {
     release_in_error(&*table.key("stranger"), 1);
     assert!(limiters.iter().all(|key| key.available_at(secs(0)) == 1));
     drop(leases);
-    assert_eq!(counts(table.statistics_at(secs(0))), [8, 8, 0, 0, 0]);
+    assert_eq!(counts(table.statistics_at(secs(0))), [7, 7, 0, 0, 0]);
     // Permits that return by time are not released.
     let bucket = TokenBucket::builder(Rate::per_hour(1), 2).rules().unwrap();
     let table = Keyed::new(bucket, lines(1), seed(0));
@@ -1205,8 +1205,8 @@ fn a_release_of_more_than_was_taken_does_not_lock_the_key_out() {
 #[test]
 fn a_probe_in_a_full_line_is_answered_like_a_request_for_one_permit() {
     let table = Keyed::new(ConcurrencyRules::new(1), lines(1), seed(0));
-    let limiters: Vec<_> = (0..9u64).map(|key| *table.key(&key)).collect();
-    let held: Vec<_> = limiters[..8]
+    let limiters: Vec<_> = (0..8u64).map(|key| *table.key(&key)).collect();
+    let held: Vec<_> = limiters[..7]
         .iter()
         .map(|key| key.try_acquire_at(secs(0), 1).unwrap())
         .collect();
@@ -1215,15 +1215,15 @@ fn a_probe_in_a_full_line_is_answered_like_a_request_for_one_permit() {
             now: secs(0),
             permits: n,
         };
-        assert_eq!(limiters[8].peek_at(secs(0), n), Err(crowded));
-        assert_eq!(limiters[8].take_at(secs(0), n), Err(crowded));
-        assert_eq!(limiters[8].explain_at(secs(0), n).decision, Err(crowded));
+        assert_eq!(limiters[7].peek_at(secs(0), n), Err(crowded));
+        assert_eq!(limiters[7].take_at(secs(0), n), Err(crowded));
+        assert_eq!(limiters[7].explain_at(secs(0), n).decision, Err(crowded));
     }
     drop(held);
     for n in [0, 1] {
-        assert!(limiters[8].peek_at(secs(0), n).is_ok());
+        assert!(limiters[7].peek_at(secs(0), n).is_ok());
     }
-    assert!(limiters[8].take_at(secs(0), 0).is_ok());
+    assert!(limiters[7].take_at(secs(0), 0).is_ok());
     assert_eq!(table.statistics_at(secs(0)).live, 0);
 }
 
@@ -1285,18 +1285,18 @@ fn a_stale_request_of_a_forgotten_key_gets_no_more_than_the_key_had_left() {
         .unwrap();
     let table = Keyed::new(limit, lines(1), seed(0));
     let take = |key: u64, now| table.key(&key).try_acquire_at(at(now), 1).is_ok();
-    assert!((0..8).all(|key| take(key, 10_000_000_000)));
+    assert!((0..7).all(|key| take(key, 10_000_000_000)));
     assert!(
         !take(8, 11_999_999_999),
         "a request of alice's may still come, for 10.999999999"
     );
     assert!(!take(0, 10_999_999_000));
     assert!(take(8, 12_000_000_000));
-    // One of the eight keys is forgotten, and finds no slot; each other key has what has returned,
+    // One of the seven keys is forgotten, and finds no slot; each other key has what has returned,
     // once.
-    for granted in [7, 0] {
+    for granted in [6, 0] {
         assert_eq!(
-            (0..8).filter(|&key| take(key, 11_000_000_000)).count(),
+            (0..7).filter(|&key| take(key, 11_000_000_000)).count(),
             granted
         );
     }
@@ -1363,7 +1363,7 @@ fn an_interrupt_of_a_take_of_the_same_key_shares_its_limit_and_leaves_no_slot_be
                 ),
                 (0, 1)
             );
-            for key in 0..7u64 {
+            for key in 0..6u64 {
                 assert!(
                     table.key(&key).take_at(secs(5), 1).is_ok(),
                     "not enough slots: look {look}"
@@ -1437,7 +1437,7 @@ fn each_limit_of_a_key_is_counted_separately() {
         of(0).id(),
         "the first limit is the default"
     );
-    assert_eq!(counts(table.statistics_at(secs(0))), [512, 5, 5, 0, 0]);
+    assert_eq!(counts(table.statistics_at(secs(0))), [448, 5, 5, 0, 0]);
     for left in (0..5).rev() {
         held.pop();
         assert_eq!(table.statistics_at(secs(0)).live, left);
@@ -1623,8 +1623,8 @@ fn a_table_can_own_or_borrow_its_lines() {
         lines(3).into_boxed_slice(),
         Seed::new(),
     );
-    assert_eq!(array.statistics_at(secs(0)).slots, 16);
-    assert_eq!(boxed.statistics_at(secs(0)).slots, 24);
+    assert_eq!(array.statistics_at(secs(0)).slots, 14);
+    assert_eq!(boxed.statistics_at(secs(0)).slots, 21);
     assert!(boxed.key("alice").try_acquire_at(secs(0), 1).is_ok());
     assert!(array.key("alice").try_acquire_at(secs(0), 1).is_ok());
     let lease = Lease::try_acquire_at(BORROWED.key("alice"), secs(0), 1).unwrap();
@@ -1688,7 +1688,7 @@ fn a_slot_is_forgotten_some_day_for_any_staleness() {
         .unwrap();
     let horizon = bucket.horizon();
     let table = Keyed::new(bucket, [Line::new()], seed(0)).with_staleness(horizon);
-    for key in 0..8u64 {
+    for key in 0..7u64 {
         table.key(&key).take_at(secs(1), 1).unwrap();
     }
     // A hundred years of looks.
@@ -1712,7 +1712,7 @@ fn a_windows_slot_is_forgotten_some_day_for_any_staleness() {
         .unwrap();
     let horizon = window.horizon();
     let table = Keyed::new(window, [Line::new()], seed(0)).with_staleness(horizon);
-    for key in 0..8u64 {
+    for key in 0..7u64 {
         table.key(&key).take_at(secs(1), 1).unwrap();
     }
     let free = (0..10_000u64).any(|n| table.key("new").take_at(secs(20_000 + n * 31), 0).is_ok());

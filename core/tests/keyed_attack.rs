@@ -155,7 +155,7 @@ fn check_attack<S: BuildHasher>(what: &str, size: usize, hasher: S, shares: bool
         "{what}: {KEYS} keys in {:.1} s: {outcome:?}, {statistics:?}",
         begun.elapsed().as_secs_f64()
     );
-    assert_eq!(statistics.slots, 8 * size, "and no more");
+    assert_eq!(statistics.slots, 7 * size, "and no more");
     assert!(statistics.held <= statistics.slots);
     assert_eq!(statistics.overflowed, outcome.crowded);
     assert!(outcome.honest > 10 && outcome.granted > 20);
@@ -330,12 +330,12 @@ fn at_16_bytes_per_key_nearly_every_key_has_a_slot_of_its_own() {
             ),
             (own, own, crowded)
         );
-        assert_eq!(statistics.slots as u64, 2 * keys);
+        assert_eq!(4 * statistics.slots as u64, 7 * keys);
         assert!(own * 100 >= keys * 99, "{own} of {keys}");
         // One in 130,000 at the end, and fewer before. Each key that shares a slot shares it with
         // another.
         assert!(
-            shared * 40_000 < keys.max(400_000) && crowded * 1_000 <= keys,
+            shared * 40_000 < keys.max(400_000) && crowded * 500 <= keys,
             "{shared}, {crowded}"
         );
     }
@@ -418,7 +418,7 @@ fn on_threads<R: Send>(work: impl Fn(u64) -> R + Sync) -> Vec<R> {
 
 #[test]
 fn threads_that_use_the_same_new_key_at_once_get_its_burst_once() {
-    // New keys, in tables of one and two lines, half of whose slots other keys hold.
+    // New keys, in tables of one and two lines, nearly half of whose slots other keys hold.
     let once = || TokenBucket::builder(Rate::per_hour(1), 1).rules().unwrap();
     let rounds = if cfg!(debug_assertions) { 500 } else { 20_000 };
     let (mut granted, mut crowded) = (0, 0);
@@ -427,7 +427,7 @@ fn threads_that_use_the_same_new_key_at_once_get_its_burst_once() {
             .map(|round| Keyed::new(once(), lines(size), seed(round)))
             .collect();
         for table in &tables {
-            for key in 100..100 + 4 * size as u64 {
+            for key in 100..100 + 3 * size as u64 {
                 assert!(table.key(&key).take_at(at(0), 1).is_ok());
             }
         }

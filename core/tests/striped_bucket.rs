@@ -449,7 +449,8 @@ fn a_stale_take_from_the_rest_gets_nothing_that_came_in_before_a_take_from_a_str
         // A stripe draws, and has settled until some instant. A call with an older time takes all
         // that it can after the stripe's permits were taken at that instant, and so does a newer.
         for step in 1..2_000 {
-            let bucket = bucket::<2, W>(Rate::per_second(1_000), 1_000);
+            let builder = StripedBucket::builder(Rate::per_second(1_000), 1_000);
+            let bucket: StripedBucket<2, W> = builder.staleness(2 * SECOND).build_on().unwrap();
             let (one, other) = (Stripe::of(&bucket, 0), Stripe::of(&bucket, 1));
             let start = 5_000;
             assert_eq!(take(&one, at(start), 1), 1);

@@ -22,6 +22,9 @@ mod all_of_retry;
 #[path = "any_settings.rs"]
 mod any_settings;
 
+#[path = "at_rest.rs"]
+mod at_rest;
+
 #[path = "attached.rs"]
 mod attached;
 

@@ -6,6 +6,7 @@
 #![cfg(portcullis_loom)]
 
 use core::hash::{BuildHasher, BuildHasherDefault};
+use core::time::Duration;
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -537,5 +538,45 @@ fn at_most_one_of_two_threads_sets_the_seed() {
             chosen.set(parts).unwrap();
             assert_eq!(seed.hash_one(7_u64) == chosen.hash_one(7_u64), set);
         }
+    });
+}
+
+/// The time after which the word of a bucket below repeats.
+const HORIZON: u64 = 1 << 43;
+
+/// Buckets whose word counts nanoseconds, so that it repeats after a whole number of them. They are
+/// full after a second.
+fn short_lived() -> Arc<Buckets> {
+    let builder = TokenBucket::builder(Rate::per_second(1), 1).tick(Duration::from_nanos(1));
+    Arc::new(table(builder.rules().unwrap(), 1))
+}
+
+/// The take after the rest leaves the very word that was there before it: a thread that has read
+/// the word before, and settles it late, does not take it for the old one.
+#[test]
+fn a_word_that_repeats_after_a_rest_is_not_settled_twice() {
+    explore(|| {
+        let table = short_lived();
+        let later = Timestamp::from_nanos(at(5).as_nanos() + HORIZON);
+        assert_eq!(grant(&table, A, at(5), 1), 1);
+        let other = spawn(&table, move |table| grant(table, A, later, 1));
+        let granted = grant(&table, A, later, 1) + join(other);
+        assert!(granted <= 1, "{granted}");
+        assert_eq!(granted + grant(&table, A, later, 1), 1);
+        assert_eq!(grant(&table, A, later, 1), 0);
+    });
+}
+
+/// Two threads settle the line at once, for a key each.
+#[test]
+fn keys_of_a_line_that_rested_have_all_their_permits_once() {
+    explore_briefly(1, 2, || {
+        let table = short_lived();
+        let later = Timestamp::from_nanos(at(5).as_nanos() + HORIZON);
+        assert_eq!(grant(&table, A, at(5), 1) + grant(&table, C, at(5), 1), 2);
+        let c = spawn(&table, move |table| grant(table, C, later, 1));
+        let (a, c) = (grant(&table, A, later, 1), join(c));
+        assert_eq!(a + grant(&table, A, later, 1), 1);
+        assert_eq!(c + grant(&table, C, later, 1), 1);
     });
 }

@@ -287,7 +287,7 @@ impl Rule {
     ///
     /// # Cost
     ///
-    /// Memory for each key and limit: 34 bytes. 480 bytes for a limit with a
+    /// Memory for each key and limit: 43 bytes. 480 bytes for a limit with a
     /// [`wait`](Limit::wait), and 2.7 KB for a sliding window. Several token buckets and windows
     /// without a wait take the memory of 2, 4 or 8 of them. All tables of a rule together may take
     /// [`MAX_TABLE_BYTES`], and those of all rules
@@ -370,7 +370,7 @@ impl Rule {
     /// # Cost
     ///
     /// A denial by a limit then writes, once for each penalty. A decision reads one more word.
-    /// Memory: 34 bytes for each key.
+    /// Memory: 43 bytes for each key.
     ///
     /// ```
     /// # use core::time::Duration;

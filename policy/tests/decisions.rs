@@ -992,3 +992,91 @@ fn a_limit_of_0_in_a_file_denies() {
         );
     }
 }
+
+/// A state in a table is a word of 43 bits, which wraps after hours or days. A client that returns
+/// after a holiday has all its permits all the same.
+#[test]
+fn a_rule_that_rested_for_any_time_up_to_ten_years_grants_its_whole_limit() {
+    const TEN_YEARS: u64 = 10 * 366 * 86_400;
+    const START: u64 = 1_000;
+    let per = |count, seconds| Limit::per(count, Duration::from_secs(seconds));
+    let window = |count, seconds| per(count, seconds).algorithm_of(Algorithm::FixedWindow);
+    let started = |count, seconds, wait| {
+        per(count, seconds)
+            .algorithm_of(Algorithm::WindowFromRequest)
+            .wait(Duration::from_secs(wait))
+    };
+    let sliding = |count, seconds| {
+        per(count, seconds).algorithm_of(Algorithm::SlidingWindow { segments: 10 })
+    };
+    let limits: Vec<Vec<Limit>> = [1, 5, 7, 10, 61, 100, 300, 999, 2_443, 10_000, 1_000_000]
+        .into_iter()
+        .flat_map(|count| {
+            [1, 60, 3_600, 86_400].into_iter().flat_map(move |seconds| {
+                vec![
+                    vec![per(count, seconds)],
+                    vec![window(count, seconds)],
+                    vec![started(count, seconds, 5)],
+                    vec![sliding(count, seconds)],
+                    vec![per(count, seconds), window(2 * count, 2 * seconds)],
+                    vec![
+                        per(count, seconds),
+                        Limit::at_once(3),
+                        started(count, seconds, 600),
+                    ],
+                ]
+            })
+        })
+        .collect();
+    assert!(limits.len() >= 200);
+    // From two days, in which every limit is full again, to ten years.
+    let mut state = 1u64;
+    let mut rests: Vec<u64> = (0..60)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let share = (state >> 11) as f64 / (1u64 << 53) as f64;
+            (172_801.0 * (TEN_YEARS as f64 / 172_801.0).powf(share)) as u64
+        })
+        .collect();
+    rests.sort_unstable();
+    let client = |nth: usize| core::net::IpAddr::from([10, 0, 0, nth as u8]);
+    for limits in limits {
+        let rule = |name| {
+            limits
+                .iter()
+                .fold(Rule::new(name), |rule, limit| rule.limit(limit.clone()))
+        };
+        let count = u32::try_from(limits[0].count()).unwrap();
+        // A limit of permits at once beside it has three.
+        let count = if limits.len() == 3 {
+            count.min(3)
+        } else {
+            count
+        };
+        let keyed = policy([rule("by client").key(Key::address()).keys(1_000)]);
+        let ask = |nth: usize, now, cost| {
+            let request = GET.address(client(nth)).cost(cost);
+            allows(&keyed, at(now), &request)
+        };
+        for nth in 0..rests.len() {
+            assert!(ask(nth, START, 1), "{limits:?}");
+        }
+        for (nth, rest) in rests.iter().enumerate() {
+            assert!(
+                ask(nth, START + rest, count),
+                "{limits:?} for a key after {rest} s"
+            );
+        }
+        for rest in rests.iter().step_by(6) {
+            let all = policy([rule("all")]);
+            assert!(allows(&all, at(START), &GET));
+            let now = at(START + rest);
+            assert!(
+                allows(&all, now, &GET.cost(count)),
+                "{limits:?} for all after {rest} s"
+            );
+        }
+    }
+}

@@ -32,7 +32,7 @@ pub(crate) const HEADER: usize = 4096;
 pub(crate) const MAGIC: &[u8; 8] = b"portcull";
 /// The layout of the header and of all kinds of contents. Increase it whenever a word changes its
 /// meaning.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 const BYTE_ORDER: u32 = 0x0102_0304;
 const TEXT_AT: usize = 128;
 const CHECKSUM_AT: usize = HEADER - 8;

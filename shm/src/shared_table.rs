@@ -95,13 +95,13 @@ impl SharedFile {
     /// [`OpenError::OtherSettings`] if the file has other settings, also of another kind or for
     /// another number of keys. [`OpenError::Changes`] at the second change within a minute.
     /// [`OpenError::Settings`] if the settings do not fit the 43 bits that a slot has for a state.
-    /// [`OpenError::TooLarge`] above 60 million keys, and for a change above 30 million. See
+    /// [`OpenError::TooLarge`] above 48 million keys, and for a change above 24 million. See
     /// [`OpenError`] for the others.
     ///
     /// # Cost
     ///
-    /// The file takes 34 bytes per key, and 12 KiB more. The process that creates it writes them
-    /// all, so that no memory is missing later. The first change adds 34 bytes per key.
+    /// The file takes 43 bytes per key, and 14 KiB more. The process that creates it writes them
+    /// all, so that no memory is missing later. The first change adds 43 bytes per key.
     ///
     /// ```
     /// use portcullis_core::{Rate, TokenBucket};

@@ -232,7 +232,7 @@ fn files_that_are_no_limiter_are_refused_with_the_reason() {
     support_header::edit(&path, 8, &1_u32.to_ne_bytes());
     let text = file.limiter(bucket()).unwrap_err().to_string();
     assert!(
-        text.contains("layout version 1, and this library has version 4"),
+        text.contains("layout version 1, and this library has version 5"),
         "{text}"
     );
     opened(&whole).unwrap();

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use crate::keyed::key::{self, Key, Keys, QueueKeys};
 use crate::keyed::key_hash::KeyHash;
 #[cfg(feature = "std")]
-use crate::keyed::line::PLACES;
+use crate::keyed::line::{self, PLACES};
 use crate::keyed::line::{Address, Entry, Found, Held, Line, Width};
 use crate::keyed::partly_changed::PartlyChanged;
 #[cfg(all(
@@ -277,8 +277,7 @@ impl<L, A, M, S> KeyedArray<L, A, M, S> {
 ))]
 impl<L> KeyedArray<L, Box<[L]>, Box<[Line]>, RandomSeed> {
     /// Creates a table in which `keys` keys can be in use at once. `limiter` creates the limiters.
-    /// Of new keys, at most 1 in 1,000,000 then finds no slot: see [`Line::for_keys`]. Needs the
-    /// feature `std`.
+    /// Of new keys, at most 1 in 1,000,000 then finds no slot. Needs the feature `std`.
     ///
     /// # Cost
     ///
@@ -316,7 +315,7 @@ impl<L, S> KeyedArray<L, Box<[L]>, Box<[Line]>, S> {
     /// ```
     #[must_use]
     pub fn for_keys_with_hasher(limiter: impl Fn() -> L, keys: usize, hasher: S) -> Self {
-        let lines = Line::for_keys(keys);
+        let lines = line::groups_for(keys, Width::WITHOUT_CLOCK);
         let limiters = (0..lines.len() * PLACES).map(|_| limiter()).collect();
         Self::new(limiter(), limiters, lines, hasher)
     }
@@ -469,7 +468,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     /// assert_eq!(table.statistics_at(Timestamp::ZERO).live, 1);
     /// ```
     pub fn statistics_at(&self, now: Timestamp) -> KeyedStatistics {
-        self.table.statistics(Width::ONE, |at, _| {
+        self.table.statistics(Width::WITHOUT_CLOCK, |at, _| {
             self.limiter(at)
                 .is_some_and(|limiter| !limiter.idle_at(now).is_idle())
         })
@@ -487,7 +486,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     /// assert_eq!(table.sweep_at(Timestamp::from_secs(2), ..), 1);
     /// ```
     pub fn sweep_at(&self, now: Timestamp, lines: impl RangeBounds<usize>) -> usize {
-        self.table.sweep(Width::ONE, lines, |entry| {
+        self.table.sweep(Width::WITHOUT_CLOCK, lines, |entry| {
             entry.vacate_if(|held| self.is_free(entry.at, Some(held), now))
         })
     }
@@ -508,7 +507,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
 
     /// The time as stored in a slot: the number of the staleness that contains `now`, wrapped.
     fn time(&self, now: Timestamp) -> u64 {
-        self.table.staleness.index(now) & TIMES
+        self.table.stalenesses(now) & TIMES
     }
 
     /// The age of a slot's last use at `now`, in stalenesses, wrapping. A stale `now` is at most
@@ -539,7 +538,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
 
     fn has_room(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
         self.table
-            .has_room(address, Width::ONE, now, n, |at, held| {
+            .has_room(address, Width::WITHOUT_CLOCK, now, n, |at, held| {
                 self.is_free(at, held, now)
             })
     }
@@ -581,7 +580,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         take: impl FnOnce(&L) -> Result<T, Denied>,
     ) -> Result<T, Denied> {
         for _ in 0..ATTEMPTS {
-            match address.find(self.table.lines()) {
+            match address.find(self.table.lines(), Width::WITHOUT_CLOCK) {
                 Found::Held(entry, held) => {
                     match (self.enter(entry, held, Some(now)), self.limiter(entry.at)) {
                         (Entered::As(_user), Some(limiter)) => return take(limiter),
@@ -595,9 +594,9 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
                     if n == 0 {
                         return self.has_room(address, now, n).map(|()| looked);
                     }
-                    let claimed = self.table.claim(address, Width::ONE, now, n, |at, held| {
-                        self.is_free(at, held, now)
-                    })?;
+                    let is_free = |at, held| self.is_free(at, held, now);
+                    let width = Width::WITHOUT_CLOCK;
+                    let claimed = self.table.claim(address, width, now, n, |_| {}, is_free)?;
                     if let Some((claimed, replaced)) = claimed {
                         // Continues the count of uses of the former key, plus one.
                         let before = replaced.map_or(0, Held::state) + USED + 1;
@@ -627,7 +626,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         now: Option<Timestamp>,
         work: impl FnOnce(&L) -> T,
     ) -> Option<T> {
-        let Found::Held(entry, held) = address.find(self.table.lines()) else {
+        let Found::Held(entry, held) = address.find(self.table.lines(), Width::WITHOUT_CLOCK)
+        else {
             return None;
         };
         let _user = match self.enter(entry, held, now) {
@@ -727,7 +727,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
     }
 
     fn explain(&self, address: &Address, now: Timestamp, n: u32) -> Detail {
-        let found = address.find(self.table.lines());
+        let found = address.find(self.table.lines(), Width::WITHOUT_CLOCK);
         let detail = self.limiter_of(&found).explain_at(now, n);
         match found {
             Found::Nothing if detail.is_allowed() => match self.has_room(address, now, n) {
@@ -793,7 +793,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
     }
 
     fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
-        let found = address.find(self.table.lines());
+        let found = address.find(self.table.lines(), Width::WITHOUT_CLOCK);
         self.limiter_of(&found).peek_at(now, n)?;
         match found {
             Found::Nothing => self.has_room(address, now, n),
@@ -815,7 +815,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
     }
 
     fn available(&self, address: &Address, now: Timestamp) -> u64 {
-        match address.find(self.table.lines()) {
+        match address.find(self.table.lines(), Width::WITHOUT_CLOCK) {
             // No permit can be taken without a slot.
             Found::Nothing if self.has_room(address, now, 1).is_err() => 0,
             found => self.limiter_of(&found).available_at(now),
@@ -823,7 +823,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
     }
 
     fn idle(&self, address: &Address, now: Timestamp) -> Idle {
-        self.limiter_of(&address.find(self.table.lines()))
+        self.limiter_of(&address.find(self.table.lines(), Width::WITHOUT_CLOCK))
             .idle_at(now)
     }
 
@@ -831,13 +831,13 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
         match denied {
             Denied::Crowded { .. } => self.table.retry(),
             _ => self
-                .limiter_of(&address.find(self.table.lines()))
+                .limiter_of(&address.find(self.table.lines(), Width::WITHOUT_CLOCK))
                 .retry(denied),
         }
     }
 
     fn capacity(&self, address: &Address) -> u64 {
-        self.limiter_of(&address.find(self.table.lines()))
+        self.limiter_of(&address.find(self.table.lines(), Width::WITHOUT_CLOCK))
             .capacity()
     }
 
@@ -850,7 +850,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::T
     ) -> bool {
         let knows = !matches!(denied, Some(Denied::Crowded { .. }));
         if knows {
-            self.limiter_of(&address.find(self.table.lines()))
+            self.limiter_of(&address.find(self.table.lines(), Width::WITHOUT_CLOCK))
                 .metadata(now, denied, offers);
         }
         knows

@@ -77,6 +77,7 @@ use crate::keyed::into_rules::IntoRuleList;
 use crate::keyed::key::{self, Key, Keys, QueueKeys, sealed::Table as _};
 use crate::keyed::key_hash::KeyHash;
 use crate::keyed::line::{self, Address, Entry, Found, Held, Line, Width, Words};
+use crate::keyed::line_clock::Span;
 #[cfg(all(
     feature = "std",
     not(all(target_family = "wasm", target_os = "unknown"))
@@ -166,7 +167,7 @@ use crate::word::STATE_AT;
 /// without refill. The limit that takes longest to fill decides how long a key keeps its entry.
 ///
 /// **Cost.** One hash, and one compare-exchange for each limit, on one cache line for most keys: in
-/// a half-full table for 75 % of them with 5 limits or more, for 88 % with 3 or 4, and for 96 %
+/// a half-full table for 75 % of them with 5 limits or more, for 87 % with 3 or 4, and for 95 %
 /// with 2. The other keys need the lines next to it. Put a limit whose permits come back by time
 /// first: a list that begins with a concurrency limit takes a slower path. The first grant of a
 /// key searches two places and writes each word once and the first word twice. A denial writes
@@ -176,9 +177,11 @@ use crate::word::STATE_AT;
 ///
 /// **Memory.** 8 bytes for each limit, and 8 more for 3 limits; an entry of 5 to 8 limits has 64
 /// bytes. Half of that on targets without 64-bit atomics. A table needs more entries than keys.
-/// `for_keys` creates it with 68 bytes per key for 2 limits, 136 for 3 or 4, and 272 for 5 to 8;
-/// then at most 1 new key in 1,000,000 finds no entry. In a half-full table it needs 32, 64 and 128
-/// bytes per key, and 1 new key in 350 finds none.
+/// `for_keys` creates it with 86 bytes per key for 2 limits, 136 for 3, 172 for 4, 272 for 5 to 7,
+/// and 344 for 8; then at most 1 new key in 1,000,000 finds no entry. With
+/// [`RulesAtRunTime`](crate::keyed::RulesAtRunTime), 3 limits need as much as 4, and 5 or more as
+/// much as 8: keys can move between such tables. A half-full table needs 37 bytes per key for 2
+/// limits, 73 for 4 and 146 for 8, and 1 new key in 210 finds no entry.
 ///
 /// Source: the limits per second, minute and day that many public interfaces have for each client;
 /// multi-word compare-and-swap by a word that decides (Harris, Fraser and Pratt, 2002), here
@@ -223,7 +226,7 @@ impl<L, M, S> KeyedList<L, M, S> {
         /// let rules = [ConcurrencyRules::new(5), ConcurrencyRules::new(3)];
         /// let table = KeyedList::new(rules, [const { Line::new() }; 8], Seed::new());
         /// assert_eq!(table.key("alice").available_at(Timestamp::ZERO), 3);
-        /// assert_eq!(table.statistics_at(Timestamp::ZERO).slots, 32);
+        /// assert_eq!(table.statistics_at(Timestamp::ZERO).slots, 28);
         /// ```
         pub const fn new(rules: L, lines: M, hasher: S) -> Self {
             Self { rules, table: Table::new(lines, hasher) }
@@ -326,9 +329,10 @@ impl<L: RuleList> KeyedList<L, Box<[Line]>, RandomSeed> {
     ///
     /// # Cost
     ///
-    /// Memory per key: 34 bytes for 1 limit, 68 for 2, 136 for 3 or 4, and 272 for more; and up to
-    /// 4 KiB more for each limit. For a denser table, create the lines yourself: see
-    /// [`new`](Self::new).
+    /// Memory per key: 43 bytes for 1 limit, 86 for 2, 136 for 3, 172 for 4, 272 for 5 to 7, and
+    /// 344 for 8; and up to 6 KiB more for each limit. With
+    /// [`RulesAtRunTime`](crate::keyed::RulesAtRunTime), 172 for 3 and 344 for 5 or more. For a
+    /// denser table, create the lines yourself: see [`new`](Self::new).
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, KeyedList, Rate, Timestamp, TokenBucket};
@@ -372,7 +376,7 @@ impl<L: RuleList, S: BuildHasher> KeyedList<L, Box<[Line]>, S> {
     ) -> Self {
         match limiters.into_rule_list() {
             Ok(rules) => {
-                let lines = line::groups_for(keys, Width::at_least(rules.count()));
+                let lines = line::groups_for(keys, Width::at_least(rules.count(), L::CAN_MOVE));
                 Self::new(rules, lines, hasher)
             }
             Err(error) => error.refuse(),
@@ -448,14 +452,16 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// let table = KeyedList::new(rules, [const { Line::new() }; 2], Seed::new());
     /// let _lease = table.key("alice").try_acquire_at(Timestamp::ZERO, 1)?;
     /// let statistics = table.statistics_at(Timestamp::ZERO);
-    /// assert_eq!((statistics.slots, statistics.held, statistics.live), (8, 1, 1));
+    /// assert_eq!((statistics.slots, statistics.held, statistics.live), (7, 1, 1));
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     pub fn statistics_at(&self, now: Timestamp) -> KeyedStatistics {
         self.table.statistics(self.width(), |at, _| {
             let words = line::words(self.table.lines(), at, self.width());
-            !self.every(words, |rules, held| {
-                held.is_none_or(|held| rules.idle(held.state(), now).is_idle())
+            self.limits().any(|(limit, rules)| {
+                let held = self.word(words, limit).and_then(Entry::held);
+                let state = held.map(|held| self.state_in(at, limit, held.state(), now));
+                state.is_some_and(|state| !rules.idle(state, now).is_idle())
             })
         })
     }
@@ -478,14 +484,13 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// ```
     pub fn sweep_at(&self, now: Timestamp, lines: impl RangeBounds<usize>) -> usize {
         self.table.sweep(self.width(), lines, |entry| {
+            self.settle_at(entry.at, now);
             // The claim keeps the key from taking the entry again before the other words are
             // vacated. The key would lose those that are idle, and could not use the others.
             let claim = entry.claim_if(|held| self.is_free(entry.at, Some(held), now));
             let Some(claimed) = claim else {
                 return false;
             };
-            // The words after the lead are not read until the next claim. Without this, their times
-            // may wrap until then.
             let words = line::words(self.table.lines(), entry.at, self.width());
             for limit in self.order().filter(|&limit| limit != self.lead()) {
                 if let Some(entry) = self.word(words, limit) {
@@ -499,7 +504,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
 
     #[inline(always)]
     fn width(&self) -> Width {
-        Width::at_least(self.rules.count())
+        Width::at_least(self.rules.count(), L::CAN_MOVE)
     }
 
     fn limits(&self) -> impl DoubleEndedIterator<Item = (usize, &dyn Rules)> {
@@ -568,20 +573,99 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// Whether another key may take an entry. `lead` is the word that an exchange then expects. The
     /// other words are read after it.
     fn is_free(&self, at: usize, lead: Option<Held>, now: Timestamp) -> bool {
-        let words = line::words(self.table.lines(), at, self.width());
-        (0..self.rules.count()).all(|limit| {
-            let held = if limit == self.lead() {
-                lead
-            } else {
-                self.word(words, limit).and_then(Entry::held)
-            };
+        self.is_free_if(at, lead, |limit, held| {
             self.is_forgettable(limit, held, now)
         })
     }
 
+    /// As [`is_free`](Self::is_free), if each word satisfies `is`.
+    #[inline(always)]
+    fn is_free_if(
+        &self,
+        at: usize,
+        lead: Option<Held>,
+        is: impl Fn(usize, Option<Held>) -> bool,
+    ) -> bool {
+        let words = line::words(self.table.lines(), at, self.width());
+        (0..self.rules.count()).all(|limit| {
+            if limit == self.lead() {
+                return is(limit, lead);
+            }
+            // A claimed word may be in use: a call is settling it.
+            let held = self.word(words, limit).map_or(Some(None), Entry::unclaimed);
+            held.is_some_and(|held| is(limit, held))
+        })
+    }
+
+    /// Whether a claim would find an entry. Settles nothing.
     fn has_room(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
-        let is_free = |at, held| self.is_free(at, held, now);
+        let is_free = |at, lead| {
+            self.is_free_if(at, lead, |limit, held| {
+                self.is_forgettable(limit, held, now)
+                    || held.is_some_and(|held| self.has_rested(at, limit, held.state(), now))
+            })
+        };
         self.table.has_room(address, self.width(), now, n, is_free)
+    }
+
+    /// For how long the states of all limits can be read.
+    fn span(&self) -> Span {
+        self.table.span(|| {
+            let limits = 0..self.rules.count();
+            let spans = limits.map(|limit| Span::of(self.rules.readable_for(limit)));
+            spans.min().unwrap_or(Span::FOREVER)
+        })
+    }
+
+    /// Whether the entry with index `at` can be judged at `now` as it is.
+    #[inline(always)]
+    fn is_settled(&self, at: usize, now: Timestamp) -> bool {
+        !L::WRAPS || self.table.is_settled(self.width(), at, now)
+    }
+
+    /// Settles the words with the clock of the entry with index `at`, if necessary.
+    #[inline(always)]
+    fn settle_at(&self, at: usize, now: Timestamp) {
+        if !self.is_settled(at, now) {
+            self.settle(at, now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn settle(&self, at: usize, now: Timestamp) {
+        let (rules, since, lead) = (&self.rules, self.table.since(now), self.lead());
+        let rested = |nth: usize, held: Held, settled_at| {
+            // The limit of a word, as the word of a limit: see `word`.
+            let limit = match nth {
+                0 => lead,
+                _ if nth == lead => 0,
+                _ => nth,
+            };
+            let has_rested = rules.has_rested(limit, held.state(), settled_at, now, since);
+            has_rested.then(|| rules.rested(limit, now, since))
+        };
+        let shape = (self.width(), rules.count());
+        self.table.settle(shape, at, (now, self.span()), rested);
+    }
+
+    /// Whether settling the entry with index `at` would find a limit at rest, in this state.
+    fn has_rested(&self, at: usize, limit: usize, state: u64, now: Timestamp) -> bool {
+        if !L::WRAPS {
+            return false;
+        }
+        let since = self.table.since(now);
+        let settled_at = self.table.settled_at(self.width(), at, now, || self.span());
+        settled_at.is_some() && self.rules.has_rested(limit, state, settled_at, now, since)
+    }
+
+    /// The state of a limit as it would be if its entry were settled.
+    fn state_in(&self, at: usize, limit: usize, state: u64, now: Timestamp) -> u64 {
+        if self.has_rested(at, limit, state, now) {
+            self.rules.fresh(limit, now)
+        } else {
+            state
+        }
     }
 
     /// The words of an entry in the order of the limits, or `None` if one of them is not held under
@@ -647,12 +731,28 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         let states = match found {
             Found::Held(entry, _) => {
                 let words = line::words(self.table.lines(), entry.at, width);
-                self.slots_in(words, address.tag()).map(Self::states_of)
+                let slots = self.slots_in(words, address.tag());
+                let states = slots.map(Self::states_of);
+                // The clock after the words that it judges.
+                if !L::WRAPS || self.table.is_settled(width, entry.at, now) {
+                    states
+                } else {
+                    states.map(|states| self.states_at_rest(entry.at, states, now))
+                }
             }
             Found::Claimed | Found::Nothing => None,
         };
         let has_entry = !matches!(found, Found::Nothing);
         (states.unwrap_or_else(|| self.fresh(now)), has_entry)
+    }
+
+    /// The states of an entry as they would be if it were settled.
+    #[cold]
+    fn states_at_rest(&self, at: usize, mut states: L::States, now: Timestamp) -> L::States {
+        for (limit, state) in (0..self.rules.count()).zip(states.as_mut()) {
+            *state = self.state_in(at, limit, *state, now);
+        }
+        states
     }
 
     /// What the limits tell of a request, which a take does not change: of the first limit that
@@ -687,7 +787,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         n: u32,
         seen: O,
     ) -> Result<L::States, DeniedBy> {
-        let progress = match self.find_preferred(address) {
+        let progress = match self.find_preferred(address, now) {
             Some(entry) => match self.take_at_once(entry, address.tag(), now, n, seen) {
                 Taken::Done(outcome) => return outcome,
                 Taken::Begun(progress) => Some(progress),
@@ -698,12 +798,13 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         self.take_slowly(*address, now, n, progress, seen)
     }
 
-    /// The entry of the key and its first word, if it is where the key prefers it, and the first
-    /// limit leads.
+    /// The entry of the key and its first word, if it is where the key prefers it, it is settled at
+    /// `now`, and the first limit leads.
     #[inline(always)]
-    fn find_preferred(&self, address: &Address) -> Option<(Words<'_>, Held)> {
-        if self.rules.is_led_by_first() {
-            address.find_preferred(self.table.lines(), self.width())
+    fn find_preferred(&self, address: &Address, now: Timestamp) -> Option<(Words<'_>, Held)> {
+        let width = self.width();
+        if self.rules.is_led_by_first() && self.is_settled(address.preferred(width), now) {
+            address.find_preferred(self.table.lines(), width)
         } else {
             None
         }
@@ -720,6 +821,16 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
                 Found::Claimed | Found::Nothing => None,
             },
         }
+    }
+
+    /// The entry of the key, wherever it is, after it was settled if necessary.
+    fn find_to_change(&self, address: &Address, now: Timestamp) -> Option<Words<'_>> {
+        let (lines, width) = (self.table.lines(), self.width());
+        let Found::Held(entry, _) = address.search(lines, width) else {
+            return None;
+        };
+        self.settle_at(entry.at, now);
+        Some(line::words(lines, entry.at, width))
     }
 
     /// Takes from an entry of the key, if no other call changes it at the same time. The first
@@ -807,14 +918,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             let taken = match begun.take() {
                 Some(progress) => Taken::Begun(progress),
                 None => match address.search(lines, width) {
-                    Found::Held(entry, lead) => {
-                        let (words, tag) = (line::words(lines, entry.at, width), address.tag());
-                        if self.rules.is_led_by_first() {
-                            self.take_at_once((words, lead), tag, now, n, seen)
-                        } else {
-                            self.begin(words, tag, now, n, seen)
-                        }
-                    }
+                    Found::Held(entry, _) => self.take_settled(entry, address.tag(), now, n, seen),
                     Found::Claimed => {
                         core::hint::spin_loop();
                         Taken::Gone
@@ -833,6 +937,26 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             }
         }
         Err(crowded(now, n))
+    }
+
+    /// Takes from an entry that a search has found, after its line is settled.
+    fn take_settled<'t, O: Observer<DetailBy>>(
+        &'t self,
+        entry: Entry<'t>,
+        tag: u64,
+        now: Timestamp,
+        n: u32,
+        seen: O,
+    ) -> Taken<'t, L::States> {
+        self.settle_at(entry.at, now);
+        let words = line::words(self.table.lines(), entry.at, self.width());
+        match entry.held_as(tag) {
+            Some(lead) if self.rules.is_led_by_first() => {
+                self.take_at_once((words, lead), tag, now, n, seen)
+            }
+            Some(_) => self.begin(words, tag, now, n, seen),
+            None => Taken::Gone,
+        }
     }
 
     /// Takes from the limits that are left. Returns `None`, with nothing taken, if the key does not
@@ -959,7 +1083,11 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             return Taken::Done(Ok(fresh));
         }
         let is_free = |at, held| self.is_free(at, held, now);
-        let claimed = match self.table.claim(address, self.width(), now, n, is_free) {
+        let settle = |at| self.settle_at(at, now);
+        let claimed = match self
+            .table
+            .claim(address, self.width(), now, n, settle, is_free)
+        {
             Ok(Some((claimed, _))) => claimed,
             // Another call claims an entry for the same key.
             Ok(None) => return Taken::Gone,

@@ -1,6 +1,6 @@
 //! Lines of slots for many keys, and how a key gets a slot.
 //!
-//! State: lines of eight words. Each word is a slot:
+//! State: lines of eight words. The last word is the line's clock, each other one is a slot:
 //!
 //! ```text
 //! bits 63           21   20   19           0
@@ -20,10 +20,11 @@
 //! lines in common, and share one slot, whichever line it is in. Tag and state are in one word, so
 //! they change together.
 //!
-//! A key prefers one half of each line, which the lowest bit of its tag selects. A claim looks
-//! there first. So nearly all keys are found by comparing four words: 96 % in a half-full table,
-//! and 99.6 % in a table that [`Line::for_keys`] sized. No correctness depends on it: every slot of
-//! both lines counts as the key's, and a claim reads all of them again.
+//! A key prefers the first or the last four slots of each line, which the lowest bit of its tag
+//! selects. With seven slots, the two overlap. A claim looks there first. So nearly all keys are
+//! found by comparing four words: 97 % in a half-full table, and 99.8 % in a table that
+//! [`Line::for_keys`] sized. No correctness depends on it: every slot of both lines counts as the
+//! key's, and a claim reads all of them again.
 //!
 //! Transitions: a thread *claims* a slot that is vacant, or whose limiter is indistinguishable from
 //! a fresh one (`claimed`). It then reads both lines again, after a sequentially consistent fence.
@@ -43,9 +44,62 @@
 //!
 //! A table with several limits for each key needs several words for a key: see
 //! [`keyed_list`](super::keyed_list). There an *entry* of 2, 4 or 8 adjacent words replaces the
-//! slot, and 2, 4 or 8 adjacent lines replace the line, so that a key still chooses from eight
-//! entries in each of two places. The first word of an entry is its slot: all of the above holds
-//! for it.
+//! slot, and 2, 4 or 8 adjacent lines replace the line, so that a key still chooses from seven
+//! entries in each of two places, or from eight. The first word of an entry is its slot: all of the
+//! above holds for it.
+//!
+//! # Clocks
+//!
+//! A state is a position in time that wraps in the word. After a long idle time, a limiter at rest
+//! looks as if it were in use, or `now` stale. So the words of a line can be read only for a *span*
+//! after they are *settled*. The [clock](super::line_clock) of a line says until when:
+//!
+//! ```text
+//!     settled                      clock               now
+//!   -----|--------- span ------------|------------------|------>
+//!        | calls use the words        | the next call settles them, then moves the clock
+//! ```
+//!
+//! The span is a constant of the table, computed from its rules: the smallest of all limits. It is
+//! half of the circle, less what a state in use and two stalenesses cover. If the entries of a
+//! table have spare words (3, 5, 6 or 7 limits), the last word of each line is the clock of its
+//! words, and a group has eight entries. Otherwise the last word of a group of lines is the clock
+//! of all words of the group, and no key holds the last entry. A group has seven entries for any
+//! number of limits where keys can [move](super::keyed_list) to a table with another number.
+//!
+//! Transition: to *settle* is to replace the state of each limiter at rest by the newest state at
+//! rest, and then to move the clock, by a compare-exchange. Whether a limiter is at rest is decided
+//! by its state and the clock together. They locate the state in time without a wrap, since all
+//! states of a line lie in one part of the circle.
+//!
+//! Invariant: *no word is written under a `now` that its clock does not reach.* A call reads the
+//! clock before it reads the words that it may write. If the clock has run out, the call settles
+//! the words first. So each state in a line lies between the state of a limiter that was just at
+//! rest when the line was settled, and the newest one that a call before the clock can write.
+//!
+//! Why no state is taken for one at rest that is not: a state and a clock that is read after it
+//! locate the state at its true time or later, because the clock that the writer of the state has
+//! read is no later. So a limiter seems to be at rest later than it is, if anything.
+//!
+//! Why an exchange does not replace a newer state by chance, if it was written since, with the same
+//! bits:
+//!
+//! - A state that also *looks* as if it were at rest is exchanged directly. No call writes such a
+//!   state, unless its timestamp is older by more than the staleness.
+//! - Any other is first exchanged for the form of a claimed slot. Then the clock is read again, and
+//!   the state judged again. If it was written since, then under a moved clock, which the exchange
+//!   makes visible; then the state does not seem to be at rest, and is put back.
+//!
+//! A thread that settles waits for words that are claimed, but not for ever. If it does not wait
+//! long enough, the thread that has claimed one finds the clock moved and puts the state back: then
+//! the key may have fewer permits until its limiter would have been full again, never more. In
+//! memory that processes share, a process that is killed between the two exchanges leaves the slot
+//! claimed, like a first grant; its limiter was at rest, or a call has written the same bits again
+//! since a horizon before.
+//!
+//! Calls that only read judge a word as it would be after it was settled. A line without a clock
+//! (all zeros) has no words yet. A table whose states do not wrap (concurrency limits alone) uses
+//! no clock.
 
 use core::ops::ControlFlow;
 
@@ -53,6 +107,7 @@ use crate::newer::{cold_path, select_unpredictable};
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
 use crate::sync::const_unless_loom;
+use crate::time::timestamp::Timestamp;
 use crate::word::{AtomicWord, NativeWord, STATE_AT};
 
 /// How often a slot is read again while it is handed over. So a process that writes it all the time
@@ -71,6 +126,10 @@ const CLOSED: u64 = HELD << 1;
 
 const fn is_closed(word: u64) -> bool {
     word & !TAG == CLOSED
+}
+
+const fn is_claimed(word: u64) -> bool {
+    word != 0 && word & !TAG == 0
 }
 
 /// The last word of a slot whose key is handed over: its word without the bit for `held`, or
@@ -101,8 +160,9 @@ const fn thawed(word: u64) -> Option<Held> {
     }
 }
 
-/// A line of a [`Keyed`](crate::Keyed) table: eight slots in 64 bytes, aligned as a cache line (in
-/// 32 bytes on targets without 64-bit atomics).
+/// A line of a [`Keyed`](crate::Keyed) table: seven slots and a clock in 64 bytes, aligned as a
+/// cache line (in 32 bytes on targets without 64-bit atomics). In a
+/// [`KeyedArray`](crate::KeyedArray) it has eight slots.
 ///
 /// ```
 /// use portcullis_core::keyed::Line;
@@ -117,7 +177,10 @@ const fn thawed(word: u64) -> Option<Held> {
 #[cfg_attr(target_has_atomic = "64", repr(C, align(64)))]
 #[cfg_attr(not(target_has_atomic = "64"), repr(C, align(32)))]
 pub struct Line {
-    halves: [[AtomicWord<NativeWord>; HALF]; 2],
+    words: [AtomicWord<NativeWord>; PLACES],
+    /// Under loom a line has so few slots that its clock is a word of its own.
+    #[cfg(portcullis_loom)]
+    clock: AtomicWord<NativeWord>,
 }
 
 impl Line {
@@ -131,10 +194,14 @@ impl Line {
         /// ```
         pub const fn new() -> Self {
             #[cfg(not(portcullis_loom))]
-            let halves = [const { [const { AtomicWord::new(0) }; HALF] }; 2];
+            let words = [const { AtomicWord::new(0) }; PLACES];
             #[cfg(portcullis_loom)]
-            let halves = core::array::from_fn(|_| core::array::from_fn(|_| AtomicWord::new(0)));
-            Self { halves }
+            let words = core::array::from_fn(|_| AtomicWord::new(0));
+            Self {
+                words,
+                #[cfg(portcullis_loom)]
+                clock: AtomicWord::new(0),
+            }
         }
     }
 
@@ -152,10 +219,14 @@ impl Line {
         #[must_use]
         pub const fn closed() -> Self {
             #[cfg(not(portcullis_loom))]
-            let halves = [const { [const { AtomicWord::new(CLOSED) }; HALF] }; 2];
+            let words = [const { AtomicWord::new(CLOSED) }; PLACES];
             #[cfg(portcullis_loom)]
-            let halves = core::array::from_fn(|_| core::array::from_fn(|_| AtomicWord::new(CLOSED)));
-            Self { halves }
+            let words = core::array::from_fn(|_| AtomicWord::new(CLOSED));
+            Self {
+                words,
+                #[cfg(portcullis_loom)]
+                clock: AtomicWord::new(CLOSED),
+            }
         }
     }
 
@@ -175,24 +246,26 @@ impl Line {
         for word in self.words() {
             word.store(CLOSED, Relaxed);
         }
+        #[cfg(portcullis_loom)]
+        self.clock.store(CLOSED, Relaxed);
     }
 
     /// Creates the lines for a table in which `keys` keys are in use at once.
     ///
-    /// While `keys` keys or fewer have a slot, a new key finds its 16 slots taken with a
+    /// While `keys` keys or fewer have a slot, a new key finds its 14 slots taken with a
     /// probability of at most 1 in 1,000,000. A key has a slot from its first grant until its
     /// limiter is idle again, plus the table's staleness. Needs the feature `std`.
     ///
     /// # Cost
     ///
-    /// Memory: 34 bytes per key, and up to 4 KiB more (half of that on targets without 64-bit
-    /// atomics). A denser table needs less: half full, it has 16 bytes per key, and 1 in 350 new
-    /// keys finds no slot. Create such lines with [`Line::new`].
+    /// Memory: 43 bytes per key, and up to 6 KiB more (half of that on targets without 64-bit
+    /// atomics). A denser table needs less: with 16 bytes per key, 1 in 70 new keys finds no slot,
+    /// and half full, with 18 bytes, 1 in 210. Create such lines with [`Line::new`].
     ///
     /// ```
     /// # use portcullis_core::keyed::Line;
     /// let lines = Line::for_keys(1_000_000);
-    /// assert_eq!(size_of_val(&*lines) / 1_000_000, 34);
+    /// assert_eq!(size_of_val(&*lines) / 1_000_000, 43);
     /// ```
     #[cfg(feature = "std")]
     #[must_use]
@@ -210,7 +283,7 @@ impl Line {
     #[cfg(feature = "std")]
     #[must_use]
     pub fn count_for_keys(keys: usize) -> usize {
-        lines_for(keys)
+        lines_for(keys, Width::ONE)
     }
 
     /// Creates the lines of a [`KeyedList`](crate::KeyedList) table with `limits` limits, 1 to 8,
@@ -220,7 +293,8 @@ impl Line {
     /// # Cost
     ///
     /// Memory: that of `for_keys` for 1 limit, 2 times that for 2, 4 times for 3 or 4, and 8 times
-    /// for more.
+    /// for more. That is enough for all [lists](crate::keyed::RuleList) of so many limits; some
+    /// need less.
     ///
     /// ```
     /// # use portcullis_core::keyed::Line;
@@ -229,32 +303,32 @@ impl Line {
     #[cfg(feature = "std")]
     #[must_use]
     pub fn for_keys_of(keys: usize, limits: usize) -> std::boxed::Box<[Self]> {
-        groups_for(keys, Width::at_least(limits.min(PLACES)))
+        groups_for(keys, Width::at_least(limits.min(PLACES), true))
     }
 
     /// Finds the slot that is held under `tag`, in the line with index `line`. Nearly all keys hold
-    /// one in the half that they prefer.
+    /// one where they prefer it.
     #[inline]
-    fn find(&self, line: usize, tag: u64) -> Option<(Entry<'_>, Held)> {
-        let preferred = preferred_half(tag);
-        match self.find_in(preferred, line, tag) {
+    fn find(&self, width: Width, line: usize, tag: u64) -> Option<(Entry<'_>, Held)> {
+        let preferred = width.preferred(tag);
+        match self.find_from(preferred, line, tag) {
             None => {
                 cold_path();
-                self.find_in(1 - preferred, line, tag)
+                self.find_from(width.entries - HALF - preferred, line, tag)
             }
             found => found,
         }
     }
 
-    /// Finds the slot that is held under `tag`, in one half.
+    /// Finds the slot that is held under `tag`, of the slots of half a line, from `from` on.
     ///
-    /// Compares all slots of the half without a branch. The position of a key is unpredictable, and
-    /// a mispredicted branch would discard the work that the processor has already begun on the
-    /// next request, mainly its hash.
+    /// Compares all of them without a branch. The position of a key is unpredictable, and a
+    /// mispredicted branch would discard the work that the processor has already begun on the next
+    /// request, mainly its hash.
     #[inline(always)]
-    fn find_in(&self, half: usize, line: usize, tag: u64) -> Option<(Entry<'_>, Held)> {
+    fn find_from(&self, from: usize, line: usize, tag: u64) -> Option<(Entry<'_>, Held)> {
         let wanted = HELD | tag;
-        let words = self.halves.get(half)?;
+        let words = self.words.get(from..from + HALF)?;
         let mut place = 0;
         for (nth, word) in words.iter().enumerate().skip(1) {
             let is_wanted = word.load(Relaxed) & (HELD | TAG) == wanted;
@@ -266,109 +340,253 @@ impl Line {
         let held = Held(word.load(Relaxed));
         let entry = Entry {
             word,
-            at: line * PLACES + half * HALF + place,
+            at: line * PLACES + from + place,
         };
         (held.0 & (HELD | TAG) == wanted).then_some((entry, held))
     }
 
     #[inline(always)]
-    fn words(&self) -> &[AtomicWord<NativeWord>] {
-        self.halves.as_flattened()
+    const fn words(&self) -> &[AtomicWord<NativeWord>] {
+        &self.words
+    }
+
+    /// The clock, if the last word of the line is one.
+    #[inline(always)]
+    pub(crate) const fn clock(&self) -> &AtomicWord<NativeWord> {
+        #[cfg(not(portcullis_loom))]
+        let [.., clock] = &self.words;
+        #[cfg(portcullis_loom)]
+        let clock = &self.clock;
+        clock
     }
 }
 
-/// The half of a line that keys with `tag` prefer.
-const fn preferred_half(tag: u64) -> usize {
-    (tag & 1) as usize
+/// The number of words in an entry: 2 to the power of `bits`. And where the clocks are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Width {
+    bits: u32,
+    clocks: Clocks,
+    entries: usize,
 }
 
-/// The number of words in an entry: 2 to this power.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Width(u32);
+/// The words of a group of lines that are clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Clocks {
+    None,
+    /// The last word of each line.
+    OfLines,
+    /// The last word of the group.
+    OfGroups,
+}
+
+/// The entries of a group whose last one has a clock.
+const SLOTS: usize = if cfg!(portcullis_loom) {
+    PLACES
+} else {
+    PLACES - 1
+};
 
 impl Width {
     /// An entry is a slot.
-    pub(crate) const ONE: Self = Self(0);
+    pub(crate) const ONE: Self = Self {
+        bits: 0,
+        clocks: Clocks::OfLines,
+        entries: SLOTS,
+    };
+    /// An entry is a slot, and the state in it does not depend on a clock.
+    pub(crate) const WITHOUT_CLOCK: Self = Self {
+        bits: 0,
+        clocks: Clocks::None,
+        entries: PLACES,
+    };
 
-    /// The width of entries of at least `words` words, 1 to 8.
+    /// The width of entries of at least `words` words, 1 to 8. If keys can move to a table with
+    /// another width, groups of all widths have the same entries.
     #[inline(always)]
-    pub(crate) const fn at_least(words: usize) -> Self {
-        Self(usize::BITS - words.saturating_sub(1).leading_zeros())
+    pub(crate) const fn at_least(words: usize, can_move: bool) -> Self {
+        let bits = usize::BITS - words.saturating_sub(1).leading_zeros();
+        // With a spare word, the last word of a line is that of an entry.
+        let has_spare = words < 1 << bits;
+        Self {
+            bits,
+            clocks: if has_spare || bits == 0 {
+                Clocks::OfLines
+            } else {
+                Clocks::OfGroups
+            },
+            entries: if has_spare && !can_move {
+                PLACES
+            } else {
+                SLOTS
+            },
+        }
     }
 
-    /// How many groups of lines `lines` lines have. A group has eight entries.
+    /// How many entries of a group keys can hold.
+    #[inline(always)]
+    pub(crate) const fn entries(self) -> usize {
+        self.entries
+    }
+
+    /// How many groups of lines `lines` lines have.
     #[inline(always)]
     pub(crate) const fn groups(self, lines: usize) -> usize {
-        lines >> self.0
+        lines >> self.bits
     }
 
     /// How many lines `groups` groups have.
     #[cfg(feature = "std")]
     pub(crate) const fn lines(self, groups: usize) -> usize {
-        groups << self.0
+        groups << self.bits
     }
 
     /// The index of the first entry in the line with index `line`.
     pub(crate) const fn first_of(self, line: usize) -> usize {
-        line.saturating_mul(PLACES) >> self.0
+        line.saturating_mul(PLACES) >> self.bits
     }
 
     /// The index of the line that has the entry with index `at`.
+    #[inline(always)]
     pub(crate) const fn line_of(self, at: usize) -> usize {
-        (at << self.0) / PLACES
+        (at << self.bits) / PLACES
     }
 
-    /// How many entries a part of a group has. All entries of a part are in one line: a half of it
-    /// if an entry has one word, otherwise all of it.
+    /// The index of the line with the clock for the entries of the line with index `line`.
+    #[inline(always)]
+    const fn clock_of(self, line: usize) -> usize {
+        match self.clocks {
+            Clocks::OfGroups => line | ((1 << self.bits) - 1),
+            _ => line,
+        }
+    }
+
+    /// The first of the lines whose entries have the clock of the line with index `line`.
+    const fn first_with_clock_of(self, line: usize) -> usize {
+        match self.clocks {
+            Clocks::OfGroups => line >> self.bits << self.bits,
+            _ => line,
+        }
+    }
+
+    /// How many entries of a line keys can hold, but for the last line of a group.
+    #[inline(always)]
+    const fn in_line(self) -> usize {
+        if self.bits == 0 {
+            self.entries
+        } else {
+            PLACES >> self.bits
+        }
+    }
+
+    /// How many entries of a group a key prefers. All of them are in one line: half of its slots if
+    /// an entry has one word, otherwise all of its entries.
     #[inline(always)]
     const fn part(self) -> usize {
-        if self.0 == 0 { HALF } else { PLACES >> self.0 }
+        if self.bits == 0 {
+            HALF
+        } else {
+            PLACES >> self.bits
+        }
     }
 
-    /// The first entry of the part of a group that keys with `tag` prefer.
+    /// The line of a group that keys with `tag` prefer. Each entry is the choice of as many keys,
+    /// so a line with fewer entries is the choice of fewer.
+    #[inline(always)]
+    const fn preferred_line(self, tag: u64) -> usize {
+        if self.bits == 0 {
+            return 0;
+        }
+        let choice = ((tag & 0xff) as usize * self.entries) >> 8;
+        choice / (PLACES >> self.bits)
+    }
+
+    /// The first entry of a group that keys with `tag` prefer. Of slots, it prefers the first four
+    /// or the last four, which overlap if there are seven: so each key has four to choose from.
     #[inline(always)]
     const fn preferred(self, tag: u64) -> usize {
-        (tag as usize & (PLACES / self.part() - 1)) * self.part()
+        if self.bits == 0 {
+            (tag & 1) as usize * (self.entries - HALF)
+        } else {
+            self.preferred_line(tag) * self.part()
+        }
+    }
+
+    /// The entry of a line that a key with `tag` tries as number `nth`. Of slots, those come first
+    /// that it prefers.
+    #[inline(always)]
+    const fn nth(self, nth: usize, tag: u64) -> usize {
+        if self.bits == 0 {
+            nth.abs_diff((tag & 1) as usize * (self.entries - 1))
+        } else {
+            nth
+        }
     }
 }
 
 /// The entry with index `at`, and the words after its first one.
 #[inline(always)]
 pub(crate) fn entry(lines: &[Line], at: usize, width: Width) -> Option<Entry<'_>> {
-    let word = at << width.0;
+    let word = at << width.bits;
     let word = lines.get(word / PLACES)?.words().get(word % PLACES)?;
     Some(Entry { word, at })
+}
+
+/// The clock for the entry with index `at`.
+#[inline(always)]
+pub(crate) fn clock(lines: &[Line], at: usize, width: Width) -> Option<&AtomicWord<NativeWord>> {
+    lines
+        .get(width.clock_of(width.line_of(at)))
+        .map(Line::clock)
+}
+
+/// The entries with the clock of the entry with index `at`.
+pub(crate) fn entries_with_clock_of(
+    lines: &[Line],
+    at: usize,
+    width: Width,
+) -> impl Iterator<Item = Entry<'_>> {
+    let last = width.clock_of(width.line_of(at));
+    let first = width.first_with_clock_of(last);
+    entries_from(lines, width.first_of(first), width)
+        .take_while(move |entry| width.line_of(entry.at) <= last)
 }
 
 /// All words of the entry with index `at`.
 #[inline]
 pub(crate) fn words(lines: &[Line], at: usize, width: Width) -> Words<'_> {
-    let word = at << width.0;
+    let word = at << width.bits;
     let words = lines.get(word / PLACES).map_or(&[][..], Line::words);
     let words = words.get(word % PLACES..).unwrap_or(&[]);
-    Words(words.get(..1 << width.0).unwrap_or(&[]))
+    Words(words.get(..1 << width.bits).unwrap_or(&[]))
 }
 
 /// The lines of a table in which `keys` keys are in use at once, each with an entry of this width.
 #[cfg(feature = "std")]
 pub(crate) fn groups_for(keys: usize, width: Width) -> std::boxed::Box<[Line]> {
-    (0..width.lines(lines_for(keys)))
+    (0..width.lines(lines_for(keys, width)))
         .map(|_| Line::new())
         .collect()
 }
 
-/// The number of lines, or of groups of lines, in which a new key finds no slot with a probability
-/// of at most 1 in 1,000,000, while `keys` keys have one.
+/// The number of groups of lines in which a new key finds no entry with a probability of at most 1
+/// in 1,000,000, while `keys` keys have one.
 ///
-/// Found by simulation. A key needs 17/32 of a line. In a small table more keys have two lines that
-/// are the same, so each of the first 256 keys needs another quarter.
+/// Found by simulation. With seven entries, a key needs 43/64 of a group; with eight, 17/32. In a
+/// small table more keys have two groups that are the same, so each of the first 256 keys needs
+/// another three eighths or two eighths.
 #[cfg(feature = "std")]
-fn lines_for(keys: usize) -> usize {
-    if keys <= PLACES {
-        // One line has room for all of them.
+fn lines_for(keys: usize, width: Width) -> usize {
+    if keys <= width.entries {
+        // One group has room for all of them.
         return 1;
     }
-    keys.div_ceil(2) + keys.div_ceil(32) + keys.min(256).div_ceil(4)
+    let (sixty_fourths, eighths) = if width.entries < PLACES {
+        (11, 3)
+    } else {
+        (2, 2)
+    };
+    let more = keys / 64 * sixty_fourths + (keys % 64 * sixty_fourths).div_ceil(64);
+    keys.div_ceil(2) + more + (keys.min(256) * eighths).div_ceil(8)
 }
 
 impl Default for Line {
@@ -383,7 +601,9 @@ pub(crate) fn entries_from(
     from: usize,
     width: Width,
 ) -> impl Iterator<Item = Entry<'_>> {
-    (from..width.groups(lines.len()) * PLACES).filter_map(move |at| entry(lines, at, width))
+    (from..width.groups(lines.len()) * PLACES)
+        .filter(move |at| at % PLACES < width.entries())
+        .filter_map(move |at| entry(lines, at, width))
 }
 
 /// The words of an entry. All of them have the tag of the key that holds the entry, or of one that
@@ -417,6 +637,10 @@ pub(crate) const fn held_under(tag: u64) -> u64 {
 pub(crate) struct Held(u64);
 
 impl Held {
+    pub(crate) const fn new(tag: u64, state: u64) -> Self {
+        Self(state << STATE_AT | HELD | tag)
+    }
+
     pub(crate) const fn state(self) -> u64 {
         self.0 >> STATE_AT
     }
@@ -478,7 +702,8 @@ impl<'t> Entry<'t> {
         is_free: impl Fn(Option<Held>) -> bool,
     ) -> bool {
         let mut word = self.word.load(Acquire);
-        while is_free(Held::of(word)) {
+        // A claimed word is being settled: it may be in use.
+        while !is_claimed(word) && is_free(Held::of(word)) {
             let seized = state << STATE_AT | HELD | tag;
             match self
                 .word
@@ -495,6 +720,13 @@ impl<'t> Entry<'t> {
     pub(crate) fn held(self) -> Option<Held> {
         // Acquire: pairs with `add`. Earlier uses of the slot happen before its limiter is judged.
         Held::of(self.word.load(Acquire))
+    }
+
+    /// As [`held`](Self::held). `None` if a call has claimed the word.
+    #[inline]
+    pub(crate) fn unclaimed(self) -> Option<Option<Held>> {
+        let word = self.word.load(Acquire);
+        (!is_claimed(word)).then(|| Held::of(word))
     }
 
     /// Changes the state, if the word is still `from`. On failure returns the newer word, if the
@@ -527,15 +759,24 @@ impl<'t> Entry<'t> {
         self.word.store(state << STATE_AT | HELD | tag, Relaxed);
     }
 
-    /// Closes a word after a lead that the caller has closed. Returns the word, if it was held.
-    pub(crate) fn close(self) -> Option<Held> {
+    /// Closes a word after a lead that the caller has closed. Returns the word, if it was held. If
+    /// the word stays claimed, by a call that is settling it, calls `lost`.
+    pub(crate) fn close(self, lost: impl FnOnce() -> Option<Held>) -> Option<Held> {
         let mut word = self.word.load(Relaxed);
+        let mut waits = 0;
         loop {
+            if is_claimed(word) && waits < HAND_OVERS {
+                waits += 1;
+                core::hint::spin_loop();
+                word = self.word.load(Relaxed);
+                continue;
+            }
             // Relaxed: the lead orders. All grants that the closed lead contains are in this word.
             match self
                 .word
                 .compare_exchange_weak(word, CLOSED, Relaxed, Relaxed)
             {
+                Ok(_) if is_claimed(word) => return lost(),
                 Ok(_) => return Held::of(word),
                 Err(newer) => word = newer,
             }
@@ -616,6 +857,59 @@ impl<'t> Entry<'t> {
         false
     }
 
+    /// Settles the word: if its limiter is at rest, it gets the newest state at rest. Returns
+    /// `false` if the word is claimed, so that another call may be settling it.
+    ///
+    /// `rested` returns that state. Given no time, it judges the state as it looks now; given the
+    /// time of the line's clock, it judges by that. `clock` reads the clock; it returns `None` if
+    /// the clock is ahead of this call.
+    pub(crate) fn settle(
+        self,
+        claims: Claims,
+        rested: impl Fn(Held, Option<Timestamp>) -> Option<u64>,
+        clock: impl Fn() -> Option<Timestamp>,
+    ) -> bool {
+        let mut word = self.word.load(Acquire);
+        loop {
+            let Some(held) = Held::of(word) else {
+                return !is_claimed(word);
+            };
+            let tag = held.tag();
+            if let Some(state) = rested(held, None) {
+                // No call can have written this word since the clock was read, unless its timestamp
+                // is newer than `now` by more than a staleness.
+                match self
+                    .word
+                    .compare_exchange_weak(word, held.with(state), AcqRel, Acquire)
+                {
+                    Ok(_) => return true,
+                    Err(newer) => word = newer,
+                }
+                continue;
+            }
+            let rested_by = |clock: Option<Timestamp>| rested(held, Some(clock?));
+            if rested_by(clock()).is_none() {
+                return true;
+            }
+            // At rest, though it does not look so; or so it was when the clock was read. Acquire:
+            // if a call has written the same word since, the clock that this call saw is visible.
+            match self.word.compare_exchange_weak(word, tag, AcqRel, Acquire) {
+                Ok(_) => {
+                    let state = rested_by(clock()).unwrap_or(held.state());
+                    let entry = self;
+                    let _its_own = Claimed { entry, tag, claims }.hold(state);
+                    return true;
+                }
+                Err(newer) => word = newer,
+            }
+        }
+    }
+
+    /// Whether a call has claimed the word.
+    pub(crate) fn is_claimed(self) -> bool {
+        is_claimed(self.word.load(Relaxed))
+    }
+
     /// Claims the slot for the key that holds it, so that it can be vacated, if `is_forgettable`
     /// says so for its word.
     pub(crate) fn claim_if(self, is_forgettable: impl Fn(Held) -> bool) -> Option<Swept<'t>> {
@@ -627,6 +921,17 @@ impl<'t> Entry<'t> {
                 .compare_exchange_weak(held.0, held.tag(), Acquire, Relaxed)
                 .is_ok();
         claimed.then_some(Swept(self))
+    }
+
+    /// As [`held_as`](Self::held_as), after a call has settled the word that is settling it.
+    pub(crate) fn held_when_settled(self, tag: u64) -> Option<Held> {
+        for _ in 0..HAND_OVERS {
+            if !self.is_claimed() {
+                break;
+            }
+            core::hint::spin_loop();
+        }
+        self.held_as(tag)
     }
 
     /// The word, if no key holds the slot and it is not vacant.
@@ -847,7 +1152,6 @@ impl Address {
         mut visit: impl FnMut(Entry<'t>) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         let second = self.second();
-        let preferred = width.preferred(self.tag);
         let both = [self.first, second];
         let groups = if second == self.first {
             &both[..1]
@@ -855,25 +1159,30 @@ impl Address {
             &both[..]
         };
         for &group in groups {
-            let lines = lines.get(group << width.0..).unwrap_or(&[]);
-            let Some(first) = lines.first() else {
-                continue;
-            };
-            let mut words = first.words();
-            for nth in 0..PLACES {
-                // All are powers of two, so this exchanges the parts of a group.
-                let place = nth ^ preferred;
-                let word = place << width.0;
-                if width.0 > 0 {
-                    words = lines.get(word / PLACES).map_or(&[], Line::words);
-                }
-                if let Some(word) = words.get(word % PLACES) {
-                    let at = group * PLACES + place;
-                    visit(Entry { word, at })?;
+            let lines = lines.get(group << width.bits..).unwrap_or(&[]);
+            for nth in 0..1 << width.bits {
+                let line = nth ^ width.preferred_line(self.tag);
+                let words = lines.get(line).map_or(&[][..], Line::words);
+                let first = line * (PLACES >> width.bits);
+                for nth in 0..width.in_line() {
+                    let place = width.nth(nth, self.tag);
+                    if first + place >= width.entries {
+                        break;
+                    }
+                    if let Some(word) = words.get(place << width.bits) {
+                        let at = group * PLACES + first + place;
+                        visit(Entry { word, at })?;
+                    }
                 }
             }
         }
         ControlFlow::Continue(())
+    }
+
+    /// The index of an entry in the line where the key prefers its entry.
+    #[inline(always)]
+    pub(crate) const fn preferred(&self, width: Width) -> usize {
+        self.first * PLACES + width.preferred(self.tag)
     }
 
     /// Finds the entry of the key and its first word, if it is where the key prefers it. See
@@ -884,38 +1193,44 @@ impl Address {
         lines: &'t [Line],
         width: Width,
     ) -> Option<(Words<'t>, Held)> {
-        let first = self.first * PLACES + width.preferred(self.tag);
-        let word = first << width.0;
+        let word = self.preferred(width) << width.bits;
         let line = lines.get(word / PLACES)?.words();
         let is_wanted = |nth: usize| {
-            line.get(word % PLACES + (nth << width.0))
+            line.get(word % PLACES + (nth << width.bits))
                 .is_some_and(|word| Held(word.load(Relaxed)).is_of(self.tag))
         };
         let mut place = 0;
         for nth in 1..width.part() {
             place = select_unpredictable(is_wanted(nth), nth as u64, place);
         }
-        let from = word % PLACES + ((place as usize) << width.0);
-        let words = Words(line.get(from..)?.get(..1 << width.0)?);
+        let from = word % PLACES + ((place as usize) << width.bits);
+        let words = Words(line.get(from..)?.get(..1 << width.bits)?);
         Some((words, words.get(0)?.held_as(self.tag)?))
     }
 
-    /// Finds the slot that the key holds in the first line. Nearly all keys hold one there.
-    #[inline]
-    pub(crate) fn find_near<'t>(&self, lines: &'t [Line]) -> Option<(Entry<'t>, Held)> {
-        lines.get(self.first)?.find(self.first, self.tag)
+    /// The line in which nearly all keys hold a slot.
+    #[inline(always)]
+    pub(crate) fn near<'t>(&self, lines: &'t [Line]) -> Option<&'t Line> {
+        lines.get(self.first)
+    }
+
+    /// Finds the slot that the key holds in the line that is [near](Self::near).
+    #[inline(always)]
+    pub(crate) fn find_in<'t>(&self, line: &'t Line, width: Width) -> Option<(Entry<'t>, Held)> {
+        line.find(width, self.first, self.tag)
     }
 
     /// Finds the slot of the key. Reads the second line only if the key holds no slot in the first.
     #[inline]
-    pub(crate) fn find<'t>(&self, lines: &'t [Line]) -> Found<'t> {
+    pub(crate) fn find<'t>(&self, lines: &'t [Line], width: Width) -> Found<'t> {
+        let near = self.near(lines).and_then(|line| self.find_in(line, width));
         let far = || {
             let second = self.second();
-            lines.get(second)?.find(second, self.tag)
+            lines.get(second)?.find(width, second, self.tag)
         };
-        match self.find_near(lines).or_else(far) {
+        match near.or_else(far) {
             Some((entry, held)) => Found::Held(entry, held),
-            None => self.search(lines, Width::ONE),
+            None => self.search_slots(lines),
         }
     }
 
@@ -937,23 +1252,44 @@ impl Address {
     /// Searches everywhere for an entry that is held or claimed.
     #[cold]
     pub(crate) fn search<'t>(&self, lines: &'t [Line], width: Width) -> Found<'t> {
+        self.search_for(lines, width)
+    }
+
+    /// As [`search`](Self::search), for a table with one word for each entry.
+    #[cold]
+    fn search_slots<'t>(&self, lines: &'t [Line]) -> Found<'t> {
+        self.search_for(lines, Width::ONE)
+    }
+
+    #[inline(always)]
+    fn search_for<'t>(&self, lines: &'t [Line], width: Width) -> Found<'t> {
         let mut found = Found::Nothing;
-        let held = self.visit(lines, width, |entry| {
-            let word = entry.word.load(Relaxed);
-            if word & TAG == self.tag {
-                match Held::of(word) {
-                    Some(held) => return ControlFlow::Break(Found::Held(entry, held)),
-                    // Keep searching: the claim may be about to be withdrawn, because the key holds
-                    // another slot.
-                    None => found = Found::Claimed,
+        let second = self.second();
+        let both = [self.first, second];
+        let groups = if second == self.first {
+            &both[..1]
+        } else {
+            &both[..]
+        };
+        for first in groups.iter().map(|group| group << width.bits) {
+            let group = lines.get(first..).unwrap_or(&[]);
+            for (nth, line) in group.iter().enumerate().take(1 << width.bits) {
+                for (place, word) in line.words().iter().enumerate().step_by(1 << width.bits) {
+                    let seen = word.load(Relaxed);
+                    if seen & TAG != self.tag {
+                        continue;
+                    }
+                    let at = ((first + nth) * PLACES + place) >> width.bits;
+                    match Held::of(seen) {
+                        Some(held) => return Found::Held(Entry { word, at }, held),
+                        // Keep searching: the claim may be about to be withdrawn, because the key
+                        // holds another slot.
+                        None => found = Found::Claimed,
+                    }
                 }
             }
-            ControlFlow::Continue(())
-        });
-        match held {
-            ControlFlow::Break(held) => held,
-            ControlFlow::Continue(()) => found,
         }
+        found
     }
 
     /// Whether a claim would find a slot.
@@ -974,15 +1310,18 @@ impl Address {
     }
 
     /// Claims a slot that is free (vacant or held), in the first line if possible, otherwise in the
-    /// second. Inlined, so that a table with one word for each entry pays nothing for the width.
+    /// second. `settle` is called for each entry before `is_free` judges it. Inlined, so that a
+    /// table with one word for each entry pays nothing for the width.
     #[inline(always)]
     pub(crate) fn claim<'t>(
         &self,
         lines: &'t [Line],
         (width, claims): (Width, Claims),
+        settle: impl Fn(usize),
         is_free: impl Fn(usize, Option<Held>) -> bool,
     ) -> Claim<'t> {
         let claimed = self.visit(lines, width, |entry| {
+            settle(entry.at);
             // Acquire: pairs with `add`. Earlier uses of the slot happen before it is judged.
             let mut word = entry.word.load(Acquire);
             while may_be_claimed(entry.at, word, &is_free) {
@@ -1117,8 +1456,11 @@ mod tests {
     #[test]
     fn most_keys_have_their_entry_where_they_prefer_it() {
         const GROUPS: usize = 20_000;
-        let per_mille = |width: Width, keys: usize| {
-            let lines: std::vec::Vec<Line> = (0..GROUPS << width.0).map(|_| Line::new()).collect();
+        let per_mille = |width: Width| {
+            // Half of the entries.
+            let keys = GROUPS * width.entries() / 2;
+            let lines: std::vec::Vec<Line> =
+                (0..GROUPS << width.bits).map(|_| Line::new()).collect();
             let mut hash = 1_u64;
             let addresses = core::iter::repeat_with(|| {
                 hash = (hash ^ hash >> 29).wrapping_mul(MIX).wrapping_add(MIX);
@@ -1126,7 +1468,8 @@ mod tests {
             });
             let addresses: std::vec::Vec<Address> = addresses.take(keys).collect();
             for address in &addresses {
-                let claim = address.claim(&lines, (width, Claims::Own), |_, held| held.is_none());
+                let is_vacant = |_: usize, held: Option<Held>| held.is_none();
+                let claim = address.claim(&lines, (width, Claims::Own), |_| {}, is_vacant);
                 if let Claim::Made(claimed, _) = claim {
                     assert!(claimed.hold(0));
                 }
@@ -1136,19 +1479,11 @@ mod tests {
                 .filter(|address| address.find_preferred(&lines, width).is_some());
             preferred.count() * 1_000 / keys
         };
-        let (half, three_quarters) = (GROUPS * PLACES / 2, GROUPS * PLACES * 3 / 4);
-        for (width, keys, stated) in [
-            (0, half, 959),
-            (1, half, 959),
-            (2, half, 883),
-            (2, three_quarters, 767),
-            (3, half, 750),
-        ] {
-            let per_mille = per_mille(Width(width), keys);
+        for (words, stated) in [(1, 969), (2, 949), (3, 882), (4, 865), (5, 750), (8, 751)] {
+            let per_mille = per_mille(Width::at_least(words, false));
             assert!(
                 per_mille.abs_diff(stated) <= 5,
-                "{keys} keys with entries of {} words: {per_mille} in 1,000",
-                1 << width
+                "entries of {words} words: {per_mille} in 1,000"
             );
         }
     }

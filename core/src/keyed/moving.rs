@@ -169,7 +169,11 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
         let convert = |held: Held| to.rules[0].moved(&self.rules[0], held.state(), now);
         line::entries_from(before, 0, Width::ONE)
             .zip(line::entries_from(after, 0, Width::ONE))
-            .filter(|(from, to)| !from.move_to(*to, |_| false, convert))
+            .filter(|(from, into)| {
+                self.settle_at(from.at, now);
+                to.settle_at(into.at, now);
+                !from.move_to(*into, |_| false, convert)
+            })
             .count()
     }
 
@@ -229,7 +233,11 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
         let convert = |held: Held| to.rules[0].moved(&self.rules[0], held.state(), now);
         line::entries_from(before, 0, Width::ONE)
             .zip(line::entries_from(after, 0, Width::ONE))
-            .filter(|(from, to)| !from.hand_over(*to, convert))
+            .filter(|(from, into)| {
+                self.settle_at(from.at, now);
+                to.settle_at(into.at, now);
+                !from.hand_over(*into, convert)
+            })
             .count()
     }
 
@@ -307,8 +315,8 @@ impl<L, A: AsRef<[L]>, M: AsRef<[Line]>, S> KeyedArray<L, A, M, S> {
                 held.state()
             })
         };
-        line::entries_from(before, 0, Width::ONE)
-            .zip(line::entries_from(after, 0, Width::ONE))
+        line::entries_from(before, 0, Width::WITHOUT_CLOCK)
+            .zip(line::entries_from(after, 0, Width::WITHOUT_CLOCK))
             .filter(|entries| !move_slot(*entries))
             .count()
     }
@@ -334,7 +342,7 @@ impl<L, A: AsRef<[L]>, M: AsRef<[Line]>, S> KeyedArray<L, A, M, S> {
     /// assert_eq!(table.limiter_at(alice.address()).unwrap().taken_at(now), 4);
     /// ```
     pub fn limiter_at(&self, key: Address) -> Option<&L> {
-        match key.find(self.lines().as_ref()) {
+        match key.find(self.lines().as_ref(), Width::WITHOUT_CLOCK) {
             Found::Held(entry, _) => self.limiters().as_ref().get(entry.at),
             _ => None,
         }
@@ -353,6 +361,6 @@ impl<L, A: AsRef<[L]>, M: AsRef<[Line]>, S> KeyedArray<L, A, M, S> {
     /// assert!(!table.has_moved(table.key("alice").address()));
     /// ```
     pub fn has_moved(&self, key: Address) -> bool {
-        key.has_moved(self.lines().as_ref(), Width::ONE)
+        key.has_moved(self.lines().as_ref(), Width::WITHOUT_CLOCK)
     }
 }

@@ -8,6 +8,7 @@ use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::Detail;
 use crate::limiter::receipt::Receipt;
 use crate::rules::any_rules::AnyRules;
+use crate::rules::has_rested;
 use crate::rules::{TableRules, Verdict, WordRules};
 use crate::time::interval::Interval;
 use crate::time::timestamp::Timestamp;
@@ -45,6 +46,10 @@ pub(crate) mod sealed {
         /// The states of all limits, in order.
         type States: Copy + AsRef<[u64]> + AsMut<[u64]>;
         const NO_STATES: Self::States;
+        /// Whether permits of a limit come back by time, so that its states wrap.
+        const WRAPS: bool;
+        /// Whether keys can move to a table with another number of limits.
+        const CAN_MOVE: bool = false;
 
         /// The number of limits, 1 to 8.
         fn count(&self) -> usize;
@@ -65,6 +70,18 @@ pub(crate) mod sealed {
             now: Timestamp,
             since: Timestamp,
         ) -> bool;
+
+        /// See `rules::has_rested`, and the methods of `TableRules` of the same names.
+        fn has_rested(
+            &self,
+            limit: usize,
+            state: u64,
+            settled_at: Option<Timestamp>,
+            now: Timestamp,
+            since: Timestamp,
+        ) -> bool;
+        fn rested(&self, limit: usize, now: Timestamp, since: Timestamp) -> u64;
+        fn readable_for(&self, limit: usize) -> u64;
 
         /// Whether the first limit leads: see [`leads`](Rules::leads).
         fn is_led_by_first(&self) -> bool;
@@ -331,6 +348,37 @@ macro_rules! for_one_limit {
                 rules => Rules::is_forgettable(rules, state, now, since)
             )
         }
+
+        #[inline]
+        fn has_rested(
+            &self,
+            limit: usize,
+            state: u64,
+            settled_at: Option<Timestamp>,
+            now: Timestamp,
+            since: Timestamp,
+        ) -> bool {
+            $of!(
+                [$($places)*] self, limit, false,
+                rules => has_rested(rules, state, settled_at, now, since)
+            )
+        }
+
+        #[inline]
+        fn rested(&self, limit: usize, now: Timestamp, since: Timestamp) -> u64 {
+            $of!(
+                [$($places)*] self, limit, 0,
+                rules => TableRules::rested(rules, now, since)
+            )
+        }
+
+        #[inline]
+        fn readable_for(&self, limit: usize) -> u64 {
+            $of!(
+                [$($places)*] self, limit, u64::MAX,
+                rules => TableRules::readable_for(rules)
+            )
+        }
     };
 }
 
@@ -369,6 +417,7 @@ macro_rules! tuple {
         impl<$($rules: KeyedRules),+> List for ($($rules,)+) {
             type States = [u64; $count];
             const NO_STATES: Self::States = [0; $count];
+            const WRAPS: bool = $($rules::WRAPS)||+;
 
             #[inline(always)]
             fn count(&self) -> usize {
@@ -444,6 +493,7 @@ impl<R: KeyedRules, const N: usize> List for [R; N] {
         assert!(N >= 1 && N <= MOST, "a key has 1 to 8 limits");
         [0; N]
     };
+    const WRAPS: bool = R::WRAPS;
 
     #[inline(always)]
     fn count(&self) -> usize {
@@ -590,6 +640,8 @@ impl RulesAtRunTime {
 impl List for RulesAtRunTime {
     type States = [u64; MOST];
     const NO_STATES: [u64; MOST] = [0; MOST];
+    const WRAPS: bool = true;
+    const CAN_MOVE: bool = true;
 
     #[inline(always)]
     fn count(&self) -> usize {

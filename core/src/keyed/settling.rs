@@ -185,7 +185,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M
         let latest = now + self.staleness();
         let mut worth = 0;
         refunds.begin(n);
-        let refunded = self.update(&address, |used| {
+        let refunded = self.update(&address, Some(now), |used| {
             let others = refunds.since(before, n);
             let (restored, permits) =
                 rules.refund_among(used, (now, latest), n, &receipt, others)?;
@@ -244,10 +244,10 @@ impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M
         now: Timestamp,
         (n, owing): (u32, u64),
     ) -> ControlFlow<u32> {
-        match address.find(self.table.lines()) {
+        match address.find(self.table.lines(), Width::ONE) {
             Found::Held(..) => {
                 let mut charged = None;
-                let changed = self.update(address, |used| {
+                let changed = self.update(address, Some(now), |used| {
                     let (left, permits) = rules.charged(used, now, n, owing);
                     charged = Some(permits);
                     (permits > 0).then_some(left)
@@ -265,8 +265,12 @@ impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M
                 if permits == 0 {
                     return ControlFlow::Break(0);
                 }
+                let settle = |at| self.settle_at(at, now);
                 let is_free = |_, held| self.is_free(held, now);
-                match self.table.claim(address, Width::ONE, now, n, is_free) {
+                match self
+                    .table
+                    .claim(address, Width::ONE, now, n, settle, is_free)
+                {
                     Ok(Some((claimed, _))) => {
                         if claimed.hold(left) {
                             ControlFlow::Break(permits)

@@ -98,9 +98,9 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// For frequent changes, build the bucket with a short staleness.
 ///
 /// **Horizon.** The state has 52 bits of a 64-bit word, or 26 bits of a 32-bit word. By default the
-/// builder chooses a tick with a horizon of at least an hour, as for a 32-bit token bucket; with 64
-/// bits the choice starts at 1 µs. A change of the settings keeps the tick, even that of a stepwise
-/// bucket. A receipt older than about half the [`horizon`](Self::horizon) is worth nothing.
+/// builder chooses a [tick](AdjustableBucketBuilder::tick) with a long horizon. A change of the
+/// settings keeps the tick, even that of a stepwise bucket. A receipt older than about half the
+/// [`horizon`](Self::horizon) is worth nothing.
 ///
 /// Source: the reservations of golang.org/x/time/rate, corrected, and the configuration replacement
 /// of bucket4j.
@@ -1260,11 +1260,10 @@ impl AdjustableBucketBuilder {
     ///
     /// A coarser tick gives a longer horizon.
     ///
-    /// Default: the finest of 1 µs, 10 µs, ... 10 s whose horizon is at least an hour, or else the
-    /// one with the longest horizon. With a 32-bit word, and a rate that is neither zero nor
-    /// unlimited, the choice starts at 1 ns. With a [debt](Self::debt), the default tick
-    /// replenishes at most a sixteenth of the debt, unless 1 ns replenishes more: a reservation is
-    /// due at a whole tick, and counts up to there.
+    /// Default: as for a [`TokenBucket`](crate::builder::TokenBucketBuilder::tick), at least 1 µs
+    /// with a 64-bit word, and at a rate of zero or an unlimited rate. With a [debt](Self::debt),
+    /// the default tick replenishes at most a sixteenth of the debt, unless 1 ns replenishes more:
+    /// a reservation is due at a whole tick, and counts up to there.
     ///
     /// Has no effect on a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
     ///
@@ -1285,8 +1284,9 @@ impl AdjustableBucketBuilder {
     /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
     /// one second.
     ///
-    /// Default: a 256th of the horizon, at least a second and at most an hour. At a rate of zero or
-    /// an unlimited rate: an hour, at most a quarter of the horizon.
+    /// Default: a 256th of the horizon (with a 32-bit word, a 524,288th), at least a second and at
+    /// most an hour. At a rate of zero or an unlimited rate: an hour, at most a quarter of the
+    /// horizon.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -1334,7 +1334,7 @@ impl AdjustableBucketBuilder {
         /// # use portcullis_core::{AdjustableBucket, Rate};
         /// let bucket: AdjustableBucket<u32> =
         ///     AdjustableBucket::builder(Rate::per_second(5), 10).build_on()?;
-        /// assert_eq!(bucket.tick().as_micros(), 100);
+        /// assert_eq!(bucket.tick().as_millis(), 10);
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<AdjustableBucket<W>, SettingsError> {

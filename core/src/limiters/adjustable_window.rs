@@ -43,6 +43,7 @@ use crate::sync::const_unless_loom;
 use crate::time::grid::{self, Grid};
 use crate::time::timestamp::{Timestamp, saturating_duration};
 use crate::word::live::{Carry, ChangeError, LONGEST_STALENESS, Live, When};
+use crate::word::settings::Room;
 use crate::word::settings::{self, MIN_STALENESS, Scale, Setting, SettingsError};
 use crate::word::{NativeWord, Word, narrow};
 
@@ -1288,9 +1289,11 @@ impl AdjustableWindowBuilder {
     /// Sets the tick, 1 ns to 292 years. Lengths are rounded up to whole ticks, and so is the start
     /// of a window that the first request starts.
     ///
-    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... whose horizon is at least an hour, or else
-    /// the coarsest that is at most the window. With a 64-bit word and a window of at least 10 µs,
-    /// the choice starts at 1 µs.
+    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... with which a limiter that rested for up to
+    /// ten years grants, at most a hundredth of the window. If the horizon is then shorter than an
+    /// hour, coarser, up to the window. With a 32-bit word, the choice starts at about a 1,000th of
+    /// the window, and ends where at most one in 100,000 of all times of rest is denied.
+    /// With a 64-bit word and a window of at least 10 µs, it starts at 1 µs.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -1309,7 +1312,8 @@ impl AdjustableWindowBuilder {
     /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
     /// one second.
     ///
-    /// Default: a 256th of the horizon, at least a second and at most an hour.
+    /// Default: a 256th of the horizon (with a 32-bit word, a 524,288th), at least a second and at
+    /// most an hour.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -1386,7 +1390,8 @@ impl AdjustableWindowBuilder {
             let (mut tick, automatic) = match self.tick {
                 // The newest time is recorded once per tick, so the tick is no finer than
                 // necessary.
-                None => (if W::BITS == 64 && window >= 10_000 { 1_000 } else { 1 }, true),
+                None if W::BITS == 64 && window >= 10_000 => (1_000, true),
+                None => (Room::of(W::BITS).finest_tick(window), true),
                 Some(tick) => match settings::nanos(tick, Setting::Tick) {
                     Ok(nanos) => (nanos, false),
                     Err(error) => return Err(error),
@@ -1395,8 +1400,13 @@ impl AdjustableWindowBuilder {
             let bits = Live::<SETTINGS, W>::STATE_BITS;
             let layout = loop {
                 let coarser = automatic && tick <= window / 10;
+                let fine = tick <= window / 1_000;
                 match self.layout(bits, max_window, tick) {
-                    Ok(layout) if !coarser || layout.reaches(settings::FAR_ENOUGH, tick) => {
+                    Ok(layout)
+                        if !coarser
+                            || layout.is_enough
+                            || !fine && layout.reaches(settings::FAR_ENOUGH, tick) =>
+                    {
                         break layout;
                     }
                     Ok(_) => tick *= 10,
@@ -1447,8 +1457,9 @@ impl AdjustableWindowBuilder {
             };
             return Err(SettingsError::TooLarge { setting, max });
         }
-        let longest = Some(LONGEST_STALENESS);
-        let Ok(staleness) = settings::staleness(range, reach as u128 + 1, asked, longest, scale)
+        let (room, longest) = (Room::of(bits), Some(LONGEST_STALENESS));
+        let Ok(staleness) =
+            settings::staleness(room, range, reach as u128 + 1, asked, longest, scale)
         else {
             // `range >= needed`, so only the staleness can be too large.
             let max = ((range / 4) as u64).saturating_mul(tick);
@@ -1462,6 +1473,7 @@ impl AdjustableWindowBuilder {
             count_bits,
             reach,
             staleness: staleness as u64,
+            is_enough: room.is_enough(range, 2 * staleness + reach as u128, scale),
         })
     }
 }
@@ -1475,6 +1487,8 @@ struct Layout {
     /// How far the end may be ahead of the tick that sets it.
     reach: u64,
     staleness: u64,
+    /// Whether ends wrap so late that a coarser tick is not necessary.
+    is_enough: bool,
 }
 
 impl Layout {

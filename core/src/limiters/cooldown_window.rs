@@ -916,8 +916,10 @@ impl CooldownWindowBuilder {
     /// Sets the tick, 1 ns to 292 years: starts, the period and the wait are rounded up to whole
     /// ticks. A period or a wait lasts at most two ticks longer than its setting.
     ///
-    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... whose horizon is at least an hour, or else
-    /// the coarsest that is at most the period.
+    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... with which a limiter that rested for up to
+    /// ten years grants, at most a hundredth of the period. If the horizon is then shorter than an
+    /// hour, coarser, up to the period. With a 32-bit word, the choice starts at about a 1,000th of
+    /// the period, and ends where at most one in 100,000 of all times of rest is denied.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -936,7 +938,7 @@ impl CooldownWindowBuilder {
     /// one second.
     ///
     /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
-    /// the horizon, at least a second and at most an hour.
+    /// the horizon (with a 32-bit word, a 524,288th), at least a second and at most an hour.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -987,7 +989,7 @@ impl CooldownWindowBuilder {
         /// # use core::time::Duration;
         /// let limit: CooldownWindow<u32> =
         ///     CooldownWindow::builder(1_000, Duration::from_secs(1)).build_on()?;
-        /// assert_eq!(limit.tick(), Duration::from_millis(1));
+        /// assert_eq!(limit.tick(), Duration::from_millis(10));
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<CooldownWindow<W>, SettingsError> {

@@ -516,13 +516,15 @@ impl FixedWindowBuilder {
     /// The start of a window and its length are both rounded up to whole ticks, so each makes the
     /// window at most one tick longer.
     ///
-    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... whose horizon is at least an hour, or else
-    /// the coarsest that is no longer than the window.
+    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... with which a limiter that rested for up to
+    /// ten years grants, at most a hundredth of the window. If the horizon is then shorter than an
+    /// hour, coarser, up to the window. With a 32-bit word, the choice starts at about a 1,000th of
+    /// the window, and ends where at most one in 100,000 of all times of rest is denied.
+    /// In a slot of a [table](crate::Keyed), the finest whose horizon is at least an hour.
     ///
-    /// **After the horizon.** The default keeps windows exact and the horizon short. A limiter, or
-    /// a key of a [table](crate::Keyed), that is unused for about a whole number of horizons may
-    /// take its last window for one that is still open. It then grants too few permits, never too
-    /// many, until that window seems to end: for about the window and the
+    /// **After the horizon.** A limiter, or a key of a table, that is unused for about a whole
+    /// number of horizons may take its last window for one that is still open. It then grants too
+    /// few permits, never too many, until that window seems to end: for about the window and the
     /// [staleness](Self::staleness). If that matters, set a longer tick: the horizon grows with it.
     /// A tick of a ten-thousandth of the window makes a window longer by at most two
     /// ten-thousandths.
@@ -546,7 +548,7 @@ impl FixedWindowBuilder {
     /// one second.
     ///
     /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
-    /// the horizon, at most an hour.
+    /// the horizon (with a 32-bit word, a 524,288th), at least a second and at most an hour.
     ///
     /// ```
     /// # use core::time::Duration;

@@ -14,6 +14,8 @@ use crate::newer::{cold_path, select_unpredictable};
 use crate::time::grid::Grid;
 use crate::time::rate::Rate;
 use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::word::settings::MAX_AUTOMATIC_TICK;
+use crate::word::settings::Room;
 use crate::word::settings::{self, MIN_STALENESS, Misfit, Scale, Setting, SettingsError};
 
 /// Returns the `used` that a take at `position` for `price` units leaves. `None` if too few units
@@ -126,16 +128,65 @@ impl Lattice {
         since: Timestamp,
         beyond: u64,
     ) -> bool {
-        let tick = ticks.index(now);
         // Decided by the distance of `now`. The distance of `since` could look like that of a
         // bucket after a long idle time.
-        let passed = tick
-            .saturating_sub(ticks.index(since))
-            .saturating_mul(self.gain)
-            .min(self.staleness());
-        let distance = self.position(tick).wrapping_sub(used) & self.mask;
+        let passed = self.passed(ticks, now, since);
+        let distance = self.position(ticks.index(now)).wrapping_sub(used) & self.mask;
         let least = self.full.saturating_add(passed).saturating_add(beyond);
         self.is_unlimited() || distance < self.behind && distance >= least
+    }
+
+    /// Returns the units from `since` to `now`, at most the staleness.
+    pub(crate) fn passed(&self, ticks: &Grid, now: Timestamp, since: Timestamp) -> u64 {
+        ticks
+            .index(now)
+            .saturating_sub(ticks.index(since))
+            .saturating_mul(self.gain)
+            .min(self.staleness())
+    }
+
+    /// Returns half of the units between the state of a bucket that has just become
+    /// [full](Self::is_full_since) and the state that looks stale.
+    const fn spare(&self) -> u64 {
+        let least = self.full.saturating_add(self.staleness());
+        self.behind.saturating_sub(least) / 2
+    }
+
+    /// Returns for how many nanoseconds the state of a bucket can be read that was not full, or had
+    /// only just become full.
+    ///
+    /// A span of the circle as long as the readable one is left on either side of it, for
+    /// timestamps that are more than the staleness apart and for a tick that has begun.
+    pub(crate) fn readable_for(&self, ticks: &Grid) -> u64 {
+        match self.spare().checked_div(self.gain) {
+            Some(passed) => passed.saturating_mul(ticks.step()),
+            // Positions stand still.
+            None => u64::MAX,
+        }
+    }
+
+    /// Returns whether a bucket has been full since `since` at `now`, with 1 unit more than it can
+    /// hold. At `clock`, or later while it was [readable](Self::readable_for), its state was
+    /// `used`.
+    pub(crate) fn has_rested(
+        &self,
+        ticks: &Grid,
+        used: u64,
+        clock: Timestamp,
+        (now, since): (Timestamp, Timestamp),
+    ) -> bool {
+        let settled = ticks.index(clock);
+        let distance = self.position(settled).wrapping_sub(used) & self.mask;
+        let least = self.full.saturating_add(self.passed(ticks, now, since));
+        let passed = ticks.index(now).saturating_sub(settled);
+        let passed = u128::from(passed) * u128::from(self.gain);
+        let ahead = if distance < self.full + self.staleness() + self.spare() {
+            0
+        } else {
+            self.mask - distance + 1
+        };
+        let distance = if ahead > 0 { 0 } else { distance };
+        passed + u128::from(distance) > u128::from(least) + u128::from(ahead)
     }
 
     /// Returns the whole permits available. At an unlimited rate, `u64::MAX`.
@@ -418,6 +469,39 @@ impl Lattice {
         owed.div_ceil(self.cost)
     }
 
+    /// Returns whether positions wrap so late that no coarser tick than `tick` nanoseconds is
+    /// necessary. At rest, a request for one permit may be denied while the bucket seems to owe
+    /// permits, the timestamp seems to be stale, or the bucket seems to hold less than a permit.
+    pub(crate) const fn is_enough(&self, tick: u64) -> bool {
+        let range = self.mask as u128 + 1;
+        let denied = range - self.behind as u128 + self.cost as u128;
+        let scale = Scale {
+            step: tick,
+            gain: self.gain as u128,
+        };
+        Room::of(self.mask.count_ones()).is_enough(range, denied, scale)
+    }
+
+    /// Returns whether a tick is short enough to be chosen for the sake of more than an hour's
+    /// horizon.
+    ///
+    /// What a tick brings is available at its end. If a bucket then holds too little less than a
+    /// full one, a part of this is lost. So in a wide word, a tick is at most a 256th of the time
+    /// of a permit. In a narrow word, at most a 64th; or an eighth if permits come in at whole
+    /// ticks; or it brings at most an eighth of what fits beside one permit.
+    const fn is_fine(&self) -> bool {
+        let (gain, cost) = (self.gain as u128, self.cost as u128);
+        match Room::of(self.mask.count_ones()) {
+            Room::Wide => 256 * gain <= cost,
+            Room::Narrow => {
+                64 * gain <= cost
+                    || 8 * gain <= cost && gain > 0 && cost % gain == 0
+                    || 8 * gain <= self.full as u128 - cost
+            }
+            Room::Slot => true,
+        }
+    }
+
     /// Returns the staleness in units.
     #[inline]
     pub(crate) const fn staleness(&self) -> u64 {
@@ -493,7 +577,6 @@ impl Terms {
         };
         let chosen = match self.tick {
             _ if self.stepwise => Some(period),
-            None if bits == 64 => Some(1),
             None => None,
             Some(tick) => match settings::nanos(tick, Setting::Tick) {
                 Ok(nanos) => Some(nanos),
@@ -504,15 +587,31 @@ impl Terms {
             return self.fit(bits, period, tick, staleness);
         }
         let (mut finest, coarsest) = (self.finest_tick(bits), self.coarsest_tick(period));
+        // A rate of zero has no interval.
+        if let Some(interval) = period.checked_div(self.rate.permits()) {
+            let for_a_permit = Room::of(bits).finest_tick(interval);
+            if for_a_permit > finest {
+                finest = for_a_permit;
+            }
+        }
         while finest > 1 && finest > coarsest {
             finest /= 10;
         }
+        // A whole word of 64 bits has room for nanoseconds. Its tick becomes coarser only where
+        // this is not noticed.
+        let exact = bits == u64::BITS;
         let mut best = self.fit(bits, period, finest, staleness);
         let mut tick = 10 * finest;
         while tick <= coarsest {
             let other = self.fit(bits, period, tick, staleness);
             match (&best, &other) {
-                (Ok(best), _) if horizon(best) >= settings::FAR_ENOUGH => break,
+                (Ok((best, tick)), _) if best.is_enough(*tick) => break,
+                (Ok(best), Ok((other, _)))
+                    if !other.is_fine() && (exact || horizon(best) >= settings::FAR_ENOUGH) =>
+                {
+                    break;
+                }
+                (Err(_), _) if exact => break,
                 (Ok(best), Ok(other)) if horizon(best) >= horizon(other) => {}
                 (Ok(_), Err(_)) => {}
                 (Err(best), Err(other)) if !other.asks_less_than(best) => {}
@@ -526,7 +625,9 @@ impl Terms {
     /// Returns the finest default tick, in nanoseconds.
     const fn finest_tick(&self, bits: u32) -> u64 {
         let is_timeless = self.rate.is_unlimited() || self.rate.permits() == 0;
-        if bits > 32 || self.adjustable.is_some() && is_timeless {
+        if bits == u64::BITS {
+            1
+        } else if bits > u32::BITS || self.adjustable.is_some() && is_timeless {
             // An adjustable bucket records the newest time once per tick, so its default tick is
             // coarser than the word requires. If time replenishes nothing, that time alone wraps:
             // with 32 bits, every 71 minutes.
@@ -581,7 +682,8 @@ impl Terms {
             Some(full) => full,
             None => u128::MAX,
         };
-        match settings::staleness(range, full, staleness, self.adjustable, scale) {
+        let room = Room::of(bits);
+        match settings::staleness(room, range, full, staleness, self.adjustable, scale) {
             Ok(late) => {
                 // A reservation acts at a whole tick, and may count up to there.
                 let rounding = if self.debt == 0 { 0 } else { gain };
@@ -640,9 +742,6 @@ impl Terms {
         }
     }
 }
-
-/// The coarsest default tick, in nanoseconds: ten seconds.
-const MAX_AUTOMATIC_TICK: u64 = 10_000_000_000;
 
 /// Returns the time after which positions repeat, in nanoseconds.
 const fn horizon((lattice, tick): &(Lattice, u64)) -> u128 {

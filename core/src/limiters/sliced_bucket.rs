@@ -943,9 +943,8 @@ impl SlicedBucketBuilder {
     ///
     /// A coarser tick gives a longer horizon.
     ///
-    /// Default: 1 ns if the burst leaves all 64 bits. Otherwise the finest of 1 µs, 10 µs, ... 10 s
-    /// (from 1 ns with a 32-bit word) whose horizon is at least an hour, or else the one with the
-    /// longest horizon.
+    /// Default: as for a [`TokenBucket`](crate::builder::TokenBucketBuilder::tick), with at least 1
+    /// µs if the burst does not leave all of 64 bits.
     ///
     /// Has no effect on a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
     ///
@@ -967,7 +966,7 @@ impl SlicedBucketBuilder {
     /// one second.
     ///
     /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
-    /// the horizon, at most an hour.
+    /// the horizon (with a 32-bit word, a 524,288th), at least a second and at most an hour.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -1015,7 +1014,7 @@ impl SlicedBucketBuilder {
         /// # use portcullis_core::{Rate, SlicedBucket};
         /// let bucket: SlicedBucket<u32> =
         ///     SlicedBucket::builder(Rate::per_second(5), 10).build_on()?;
-        /// assert_eq!(bucket.tick().as_micros(), 10);
+        /// assert_eq!(bucket.tick().as_millis(), 1);
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<SlicedBucket<W>, SettingsError> {

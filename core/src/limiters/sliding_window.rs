@@ -961,7 +961,7 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
     /// one second.
     ///
     /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
-    /// the horizon, at most an hour.
+    /// the horizon (with a 32-bit word, a 524,288th), at least a second and at most an hour.
     ///
     /// ```
     /// # use core::time::Duration;

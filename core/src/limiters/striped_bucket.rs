@@ -73,7 +73,7 @@ use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
 use crate::time::rate::Rate;
 use crate::time::timestamp::Timestamp;
-use crate::word::settings::{FAR_ENOUGH, SettingsError};
+use crate::word::settings::SettingsError;
 use crate::word::{AtomicWord, NativeWord, Word};
 
 /// A token bucket for many cores: its permits lie in a shared rest and in `N` stripes, each on a
@@ -1141,10 +1141,7 @@ const fn lending(
                 Some(advance) => best = Some((advance, start)),
                 None => is_coarse = true,
             }
-            is_far = match start.0.mask.checked_div(start.0.gain) {
-                Some(ticks) => ticks as u128 * start.1.step() as u128 >= FAR_ENOUGH,
-                None => true,
-            };
+            is_far = start.0.is_enough(start.1.step());
         }
         if is_chosen || is_far && best.is_some() {
             return best;

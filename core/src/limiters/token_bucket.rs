@@ -33,7 +33,7 @@ use crate::word::{NativeWord, Word};
 ///
 /// **Bound.** Any span of time `t` admits at most `burst + rate * t` permits. Time is what the
 /// calls pass as `now`. If the [tick](TokenBucketBuilder::tick) is longer than 1 ns, each `now`
-/// counts as the start of its tick. With a 64-bit word the default tick is 1 ns. A
+/// counts as the start of its tick. With a 64-bit word the default tick is 1 ns at most rates. A
 /// [stepwise](TokenBucketBuilder::stepwise) bucket, and one that may
 /// [owe](TokenBucketBuilder::debt) permits, have bounds of their own.
 ///
@@ -48,7 +48,7 @@ use crate::word::{NativeWord, Word};
 /// `now` is older than that of the newest grant is granted no more than it would be at the `now` of
 /// that grant.
 ///
-/// **Cost.** Uncontended, and with the default tick of a 64-bit word, a grant is one load, one or
+/// **Cost.** Uncontended, and with a tick of 1 ns, a grant is one load, one or
 /// two multiplications and one compare-exchange. With a longer tick, two more multiplications
 /// convert the time. A denial loads the word and writes nothing. Lock-free: if another call changes
 /// the word first, the compare-exchange fails, and the call decides again. Each failure means that
@@ -401,8 +401,8 @@ impl<W: Word> TokenBucket<W> {
     /// let bucket = TokenBucket::builder(Rate::per_second(5), 10).build_on::<u32>()?;
     /// assert_eq!(
     ///     bucket.tick(),
-    ///     Duration::from_micros(1),
-    ///     "gives 32 bits a horizon of 71 minutes"
+    ///     Duration::from_micros(100),
+    ///     "gives 32 bits a horizon of five days"
     /// );
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
@@ -674,9 +674,21 @@ impl TokenBucketBuilder {
     ///
     /// A coarser tick gives a longer horizon.
     ///
-    /// Default: 1 ns with a 64-bit word. With a 32-bit word, the finest of 1 ns, 10 ns, ... 10 s
-    /// whose horizon is at least an hour, or else the one with the longest horizon. In a 43-bit
-    /// slot of a [`Keyed`](crate::Keyed) table the choice starts at 1 µs.
+    /// Default, of 1 ns, 10 ns, ... 10 s:
+    ///
+    /// - With a 64-bit word, 1 ns if a bucket that rested for up to ten years then grants: so at
+    ///   most rates. At others the finest that does, at most a 256th of the time of a permit: 100
+    ///   ns at 2,443 per second.
+    /// - With a 32-bit word, the coarsest that is at most a 1,000th of the time of a permit. If
+    ///   more than one in 100,000 of all times of rest were denied then, the finest coarser one
+    ///   with which fewer are. It brings at most an eighth of a permit (a 64th, if permits do not
+    ///   come in at whole ticks), or of what the burst holds beside one permit. If the horizon is
+    ///   still shorter than an hour, it may bring more.
+    /// - In a slot of a [`Keyed`](crate::Keyed) table, the finest from 1 µs on (1 ns in a 20-bit
+    ///   slot) whose horizon is at least an hour, or else the one with the longest horizon.
+    ///
+    /// A request for a permit is denied at rest at `(staleness + time of a permit) / horizon` of
+    /// all times.
     ///
     /// Has no effect on a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
     ///
@@ -698,7 +710,7 @@ impl TokenBucketBuilder {
     /// hold: at least one second.
     ///
     /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
-    /// the horizon, at most an hour.
+    /// the horizon (with a 32-bit word, a 524,288th), at least a second and at most an hour.
     ///
     /// ```
     /// # use core::time::Duration;

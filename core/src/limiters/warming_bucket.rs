@@ -61,11 +61,12 @@ use crate::word::{NativeWord, Word};
 /// **Horizon.** The state word wraps. The bound holds for every `now` that is at most
 /// [`staleness`](Self::staleness) older than the newest one. After idling for a whole number of
 /// [horizons](Self::horizon), a bucket may hold too few permits, for about the staleness plus the
-/// time to fill. In the `T` after that, it may count as warmer than it is; the bound
+/// time to fill. In the `T` after that, it may count as warmer than it is. The bound
 /// `burst + rate * t` still holds. With a 64-bit word and the default tick, the horizon is 30 days
 /// or more with up to 10,000 permits per second and 100,000 in the warm-up time, if `1 / rate` is a
-/// whole number of ticks. Otherwise it is shorter: 14 minutes with 9,973 permits per second and a
-/// warm-up of 10 s. The same holds at higher rates: 45 minutes with a million permits per second.
+/// whole number of ticks, and ten years or more with up to 10 permits per second. Otherwise it is
+/// shorter: 14 minutes with 9,973 permits per second and a warm-up of 10 s. The same holds at
+/// higher rates: 45 minutes with a million permits per second.
 ///
 /// Source: `SmoothWarmingUp` of Guava's `RateLimiter`, and the warm-up of Sentinel. A cold bucket
 /// warms up at the same rates there. Here a request waits for its own permits, and not for those of
@@ -444,9 +445,10 @@ impl WarmingBucketBuilder {
     /// A coarser tick gives a longer horizon. If the burst is 1, permits return in whole ticks
     /// each, so a tick should be short compared with `1 / rate`.
     ///
-    /// Default: the finest of 1 ns, 10 ns, ... that is at most a hundredth of `1 / rate` and whose
-    /// horizon is at least 30 days (an hour with a 32-bit word), or else the one with the longest
-    /// horizon. If none of these fits the word, the finest that does, up to `1 / rate` and 10 s.
+    /// Default: the finest of 1 ns, 10 ns, ... that is at most a hundredth of `1 / rate` and with
+    /// which a bucket that rested for up to ten years grants (with a 32-bit word: at all but one in
+    /// 100,000 of all times), or else the one with the longest horizon. If none of these fits the
+    /// word, the finest that does, up to `1 / rate` and 10 s.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -466,7 +468,7 @@ impl WarmingBucketBuilder {
     /// one second.
     ///
     /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
-    /// the horizon, at most an hour.
+    /// the horizon (with a 32-bit word, a 524,288th), at least a second and at most an hour.
     ///
     /// ```
     /// # use core::time::Duration;

@@ -162,6 +162,18 @@ impl TableRules for AnyRules {
         each!(self, rules => rules.is_forgettable_among(state, now, since))
     }
 
+    fn rested(&self, now: Timestamp, since: Timestamp) -> u64 {
+        each!(self, rules => rules.rested(now, since))
+    }
+
+    fn readable_for(&self) -> u64 {
+        each!(self, rules => rules.readable_for())
+    }
+
+    fn has_rested(&self, state: u64, clock: Timestamp, now: Timestamp, since: Timestamp) -> bool {
+        each!(self, rules => rules.has_rested(state, clock, now, since))
+    }
+
     /// Rules of another kind start without that state.
     fn moved(&self, before: &Self, state: u64, now: Timestamp) -> u64 {
         match (self, before) {

@@ -32,6 +32,7 @@ use crate::newer::cold_path;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::time::grid::Grid;
 use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::word::settings::Room;
 use crate::word::settings::{self, MIN_STALENESS, Misfit, Scale, Setting, SettingsError};
 use crate::word::{AtomicWord, Word, narrow};
 
@@ -52,7 +53,9 @@ pub(crate) struct Hold<W: Word> {
 
 impl<W: Word> Hold<W> {
     /// Creates a hold of at least `wait`, 1 ns to 292 years. The default tick is the finest of 1
-    /// ns, 10 ns, 100 ns, ... in which the wait fits and the word wraps after an hour or more.
+    /// ns, 10 ns, 100 ns, ... in which the wait fits and the word wraps [late
+    /// enough](Room::is_enough). It is at most a hundredth of the wait, or as coarse as an hour
+    /// before the word wraps requires.
     ///
     /// `setting` is the name of the wait.
     pub(crate) const fn new(
@@ -71,14 +74,21 @@ impl<W: Word> Hold<W> {
         };
         if let Some(tick) = tick {
             return match settings::nanos(tick, Setting::Tick) {
-                Ok(tick) => Self::fit(wait, setting, tick, staleness),
+                Ok(tick) => match Self::fit(wait, setting, tick, staleness) {
+                    Ok((hold, _)) => Ok(hold),
+                    Err(error) => Err(error),
+                },
                 Err(error) => Err(error),
             };
         }
-        let mut tick = 1;
+        let mut tick = Room::of(W::BITS).finest_tick(wait);
         loop {
             match Self::fit(wait, setting, tick, staleness) {
-                Ok(hold) if W::MASK as u128 * tick as u128 >= settings::FAR_ENOUGH => {
+                Ok((hold, true)) => return Ok(hold),
+                Ok((hold, false))
+                    if tick > wait / 1_000
+                        && W::MASK as u128 * tick as u128 >= settings::FAR_ENOUGH =>
+                {
                     return Ok(hold);
                 }
                 Err(error) if tick > u64::MAX / 10 => return Err(error),
@@ -87,12 +97,14 @@ impl<W: Word> Hold<W> {
         }
     }
 
+    /// Returns the hold at one tick, and whether its word wraps late enough.
     const fn fit(
         wait: u64,
         setting: Setting,
         tick: u64,
         staleness: Option<u64>,
-    ) -> Result<Self, SettingsError> {
+    ) -> Result<(Self, bool), SettingsError> {
+        let room = Room::of(W::BITS);
         let range = 1u128 << W::BITS;
         let span = wait.div_ceil(tick);
         // One more tick for a start that is rounded up, and one for an end that would equal
@@ -102,13 +114,17 @@ impl<W: Word> Hold<W> {
             step: tick,
             gain: 1,
         };
-        match settings::staleness(range, reach, staleness, None, scale) {
-            Ok(staleness) => Ok(Self {
-                span: narrow(span),
-                on: narrow((reach + staleness) as u64),
-                staleness: narrow(staleness as u64),
-                ticks: Grid::new(Timestamp::ZERO, tick),
-            }),
+        match settings::staleness(room, range, reach, staleness, None, scale) {
+            Ok(staleness) => {
+                let on = reach + staleness;
+                let hold = Self {
+                    span: narrow(span),
+                    on: narrow(on as u64),
+                    staleness: narrow(staleness as u64),
+                    ticks: Grid::new(Timestamp::ZERO, tick),
+                };
+                Ok((hold, room.is_enough(range, on, scale)))
+            }
             Err(Misfit::Staleness) => {
                 let max = ((range / 4) as u64).saturating_mul(tick);
                 Err(SettingsError::TooLarge {

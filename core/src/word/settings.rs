@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use self::message::Message;
 use crate::time::timestamp::saturating_nanos;
+use crate::word::{KeyedWord, Word};
 
 /// Names a setting of a limiter in a [`SettingsError`].
 ///
@@ -272,17 +273,20 @@ pub(crate) const fn nanos(duration: Duration, setting: Setting) -> Result<u64, S
 /// - If the range covers 292 years and `longest` is `None`, the staleness is a sixteenth of the
 ///   range.
 /// - In a shorter range, a limiter that was idle for a multiple of the range is denied for as long
-///   as the staleness. The default is then only a 256th of the range, and at most an hour.
+///   as the staleness. The default is then only the [part](Room::part) of the range that suits the
+///   word, and at most an hour.
 /// - The default is at least a second. `longest`, in nanoseconds, replaces the hour as its maximum.
 ///
 /// Returns the staleness in positions, or what is too large.
 pub(crate) const fn staleness(
+    room: Room,
     range: u128,
     reach: u128,
     asked: Option<u64>,
     longest: Option<u64>,
     scale: Scale,
 ) -> Result<u128, Misfit> {
+    let part = range / room.part();
     let quarter = range / 4;
     let second = scale.positions(MIN_STALENESS);
     let longest_by_itself = match longest {
@@ -296,8 +300,8 @@ pub(crate) const fn staleness(
         _ if longest.is_none() && range >= scale.positions(1 << 63) && range / 16 > second => {
             range / 16
         }
-        _ if range / 256 > longest_by_itself => longest_by_itself,
-        _ if range / 256 > second => range / 256,
+        _ if part > longest_by_itself => longest_by_itself,
+        _ if part > second => part,
         _ => second,
     };
     if staleness > quarter {
@@ -324,6 +328,75 @@ impl Scale {
     /// Returns the positions in `nanos`, rounded up to whole steps.
     pub(crate) const fn positions(self, nanos: u64) -> u128 {
         nanos.div_ceil(self.step) as u128 * self.gain
+    }
+}
+
+/// What kind of word a limiter has: which defaults suit it.
+///
+/// Positions wrap in a word. A limiter at rest is denied while its distance looks like that of a
+/// stale timestamp, or of a limiter in use. A tick that the builder chooses makes this rare:
+///
+/// - [`Wide`](Self::Wide): never within [`TEN_YEARS`] of rest.
+/// - [`Narrow`](Self::Narrow): the same, or for at most one in [`RARE`] of all times. A wide word's
+///   staleness would take more than that, so its default is shorter.
+/// - [`Slot`](Self::Slot): the horizon is [`FAR_ENOUGH`].
+#[derive(Clone, Copy)]
+pub(crate) enum Room {
+    /// A word of 32 bits, or a part of one.
+    Narrow,
+    /// A word of 64 bits, or a part of one.
+    Wide,
+    /// The state in a slot of a table.
+    Slot,
+}
+
+impl Room {
+    /// Returns the kind of a state that has `bits` bits.
+    pub(crate) const fn of(bits: u32) -> Self {
+        if bits == KeyedWord::BITS {
+            Self::Slot
+        } else if bits <= u32::BITS {
+            Self::Narrow
+        } else {
+            Self::Wide
+        }
+    }
+
+    /// Returns of how many parts of the range the default staleness is one.
+    const fn part(self) -> u128 {
+        match self {
+            // The staleness counts twice in a window that was used: see `Stamped`.
+            Self::Narrow => 1 << 19,
+            Self::Wide | Self::Slot => 256,
+        }
+    }
+
+    /// Returns whether positions wrap so late that no coarser tick is necessary. At `denied` of the
+    /// `range` positions, a limiter at rest may be denied.
+    pub(crate) const fn is_enough(self, range: u128, denied: u128, scale: Scale) -> bool {
+        if scale.gain == 0 {
+            return true;
+        }
+        let step = scale.step as u128;
+        match self {
+            Self::Slot => range / scale.gain * step >= FAR_ENOUGH,
+            Self::Narrow if denied * RARE <= range => true,
+            Self::Narrow | Self::Wide => {
+                range.saturating_sub(denied) / scale.gain * step >= TEN_YEARS
+            }
+        }
+    }
+
+    /// Returns the finest default tick for a limiter whose shortest span is `span`, both in
+    /// nanoseconds: a power of ten. A finer tick than a 1,000th of the span would only make the
+    /// horizon of a narrow word shorter.
+    pub(crate) const fn finest_tick(self, span: u64) -> u64 {
+        let mut tick = 1;
+        while matches!(self, Self::Narrow) && tick < MAX_AUTOMATIC_TICK && tick * 10 <= span / 1_000
+        {
+            tick *= 10;
+        }
+        tick
     }
 }
 
@@ -358,5 +431,11 @@ pub(crate) const fn gcd(a: u128, b: u128) -> u128 {
     if a == 0 { b } else { gcd(b % a, a) }
 }
 
-/// The horizon that a tick chosen by the builder should reach, in nanoseconds: one hour.
+/// The horizon that any tick chosen by the builder should reach, in nanoseconds: one hour.
 pub(crate) const FAR_ENOUGH: u128 = 3_600_000_000_000;
+/// The time of rest after which the chosen tick should not lead to a denial, in nanoseconds.
+const TEN_YEARS: u128 = 315_576_000_000_000_000;
+/// One in how many times may be denied at rest, if a narrow word cannot last ten years.
+const RARE: u128 = 100_000;
+/// The coarsest default tick, in nanoseconds: ten seconds.
+pub(crate) const MAX_AUTOMATIC_TICK: u64 = 10_000_000_000;

@@ -28,6 +28,7 @@ use crate::limiter::receipt::Receipt;
 use crate::newer::signed;
 use crate::time::grid::Grid;
 use crate::time::timestamp::Timestamp;
+use crate::word::settings::Room;
 use crate::word::settings::{self, MIN_STALENESS, Scale, Setting, SettingsError};
 use crate::word::{Word, narrow};
 
@@ -49,18 +50,22 @@ impl<W: Word> Stamped<W> {
         reach: u64,
         staleness: Option<u64>,
     ) -> Result<Self, SettingsError> {
-        Self::with_note(0, limit, step, reach, staleness)
+        match Self::with_note(0, limit, step, reach, staleness) {
+            Ok((layout, _)) => Ok(layout),
+            Err(error) => Err(error),
+        }
     }
 
     /// As [`new`](Self::new), with a note of `note_bits` bits between the stamp and the count. Here
-    /// the note is part of the count.
+    /// the note is part of the count. Also returns whether stamps wrap [late
+    /// enough](Room::is_enough).
     const fn with_note(
         note_bits: u32,
         limit: u64,
         step: u64,
         reach: u64,
         staleness: Option<u64>,
-    ) -> Result<Self, SettingsError> {
+    ) -> Result<(Self, bool), SettingsError> {
         if limit == 0 {
             return Err(SettingsError::Zero {
                 setting: Setting::Limit,
@@ -71,6 +76,7 @@ impl<W: Word> Stamped<W> {
         // A `now` is stale by up to the staleness, compared with a stamp that is up to `reach`
         // ahead.
         let needed = 4 * (scale.positions(MIN_STALENESS) + reach as u128 + 1);
+        let room = Room::of(W::BITS);
         let stamp_bits = W::BITS.saturating_sub(count_bits);
         let range = 1u128 << stamp_bits;
         if range < needed {
@@ -81,7 +87,8 @@ impl<W: Word> Stamped<W> {
                 max,
             });
         }
-        let Ok(staleness) = settings::staleness(range, reach as u128 + 1, staleness, None, scale)
+        let Ok(staleness) =
+            settings::staleness(room, range, reach as u128 + 1, staleness, None, scale)
         else {
             // Everything else fits, because `range` is at least `needed`.
             let max = ((range / 4) as u64).saturating_mul(step);
@@ -93,12 +100,14 @@ impl<W: Word> Stamped<W> {
         // At least a quarter of the range is left for positions ahead of the stamp.
         let late = range - staleness - reach as u128;
         let behind = (late - staleness) << count_bits;
-        Ok(Self {
+        let layout = Self {
             limit: narrow(limit),
             behind: narrow(behind as u64),
             late: narrow((late << count_bits) as u64),
             count_bits,
-        })
+        };
+        let denied = 2 * staleness + reach as u128;
+        Ok((layout, room.is_enough(range, denied, scale)))
     }
 
     #[inline(always)]
@@ -162,6 +171,24 @@ impl<W: Word> Stamped<W> {
         match self.ahead(to, from) {
             Some(ahead) => signed(ahead >> self.count_bits),
             None => -signed((W::MASK - distance) >> self.count_bits) - 1,
+        }
+    }
+
+    /// Returns for how many positions a stamp can be read that was not before the position, or at
+    /// most the staleness. As much is left on either side: see
+    /// [`Lattice::readable_for`](crate::limiters::lattice::Lattice::readable_for).
+    pub(crate) fn readable(&self) -> u64 {
+        self.first_ambiguous().saturating_sub(self.staleness()) / 2
+    }
+
+    /// As [`distance`](Self::distance), if `to` is the position at which the stamp `from` was
+    /// settled, or one before the stamp was written, while it was [readable](Self::readable).
+    pub(crate) fn settled_distance(&self, to: u64, from: u64) -> i64 {
+        let distance = (to.wrapping_sub(from) & W::MASK) >> self.count_bits;
+        if distance < self.staleness() + self.readable() {
+            signed(distance)
+        } else {
+            -signed(self.range() - distance) - 1
         }
     }
 
@@ -244,8 +271,11 @@ pub(crate) struct Started<W: Word> {
 impl<W: Word> Started<W> {
     /// Creates spans for counts up to `limit` in a window of length `window`, and for waits of
     /// length `wait`. If the wait is shorter than the window, the word has a note of
-    /// [`offset_bits`]. The tick is `tick`, if given. The default is the finest of 1 ns, 10 ns, 100
-    /// ns, ... whose horizon is an hour or more, or else the coarsest that the window allows.
+    /// [`offset_bits`].
+    ///
+    /// The tick is `tick`, if given. The default is the finest of 1 ns, 10 ns, 100 ns, ... that
+    /// wraps [late enough](Room::is_enough). It is at most a hundredth of the window, or, for a
+    /// horizon of an hour, as coarse as the window allows.
     pub(crate) const fn new(
         limit: u64,
         window: u64,
@@ -255,17 +285,25 @@ impl<W: Word> Started<W> {
         origin: Timestamp,
     ) -> Result<Self, SettingsError> {
         let longest = if window > wait { window } else { wait };
-        let (mut step, automatic) = match tick {
-            Some(tick) => (tick, false),
-            None => (1, true),
+        let automatic = tick.is_none();
+        let mut step = if let Some(tick) = tick {
+            tick
+        } else {
+            let shortest = if window < wait { window } else { wait };
+            Room::of(W::BITS).finest_tick(shortest)
         };
         loop {
             let coarser = automatic && step <= window / 10;
+            let fine = step <= window / 1_000;
             let note_bits = offset_bits(window.div_ceil(step), wait.div_ceil(step));
             // One more tick for an event that is rounded up.
             let reach = longest.div_ceil(step) + 1;
             match Stamped::with_note(note_bits, limit, step, reach, staleness) {
-                Ok(layout) if !coarser || layout.reaches(settings::FAR_ENOUGH, step) => {
+                Ok((layout, is_enough))
+                    if !coarser
+                        || is_enough
+                        || !fine && layout.reaches(settings::FAR_ENOUGH, step) =>
+                {
                     return Ok(Self {
                         layout,
                         grid: Grid::new(origin, step),

@@ -291,7 +291,7 @@ impl<L, W: Word> Penalty<L, W> {
     /// let narrow: PenaltySettings<u32> =
     ///     Penalty::builder(Duration::from_secs(5)).build_on()?;
     /// assert_eq!(wide.around(Unlimited).tick(), Duration::from_nanos(1));
-    /// assert_eq!(narrow.around(Unlimited).tick(), Duration::from_micros(1));
+    /// assert_eq!(narrow.around(Unlimited).tick(), Duration::from_millis(1));
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub fn tick(&self) -> Duration {
@@ -637,8 +637,10 @@ impl PenaltyBuilder {
     }
 
     /// Sets the tick, 1 ns to 292 years, to which starts, waits and windows are rounded up.
-    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... in which the wait fits the word and the
-    /// horizon is an hour or more. For the window of denials, the default is that of a
+    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... in which the wait fits the word. With a
+    /// 32-bit word, the choice starts at about a 1,000th of the wait, and ends where a penalty that
+    /// is over seems to be on at most at one in 100,000 of all times, or at a hundredth of the wait
+    /// if the horizon is an hour or more. For the window of denials, the default is that of a
     /// [`FixedWindow`](crate::FixedWindow).
     ///
     /// ```
@@ -657,7 +659,8 @@ impl PenaltyBuilder {
 
     /// Sets the staleness: how much older than the newest `now` another one may be and still
     /// observe a penalty. At least one second. Default: a sixteenth of the horizon if that covers
-    /// 292 years; otherwise a 256th of it, up to an hour.
+    /// 292 years; otherwise a 256th of it (with a 32-bit word, a 524,288th), at least a second and
+    /// at most an hour.
     ///
     /// ```
     /// # use core::time::Duration;

@@ -27,8 +27,8 @@ pub(crate) const KEYS: usize = 14;
 pub(crate) const LIMIT: u32 = 5;
 /// The number of slots of a line.
 pub(crate) const PLACES: usize = 8;
-/// The number of slots of a line that a key prefers.
-const HALF: usize = PLACES / 2;
+/// The number of slots of a line, or of entries of a group, whose last word is a clock.
+pub(crate) const SLOTS: usize = PLACES - 1;
 const TICK: u64 = 10_000_000;
 const LENGTH: u64 = 2 * SECOND;
 
@@ -276,28 +276,45 @@ impl Places {
         self.0.iter().flatten().count()
     }
 
-    /// The first free slot: of the `part` slots that keys with the address prefer, and then of the
-    /// others.
+    /// The first free entry of the `entries` in a group, in the order in which keys with the
+    /// address try them. An entry has 1, 2 or 4 words.
     pub(crate) fn free<M: Model>(
         &mut self,
         models: &[M; KEYS],
         at: u64,
         address: Address,
-        part: usize,
+        (words, entries): (usize, usize),
     ) -> Option<&mut Option<usize>> {
-        let first = address.group(PLACES / part) * part;
         let is_free = |place: &usize| self.0[*place].is_none_or(|key| models[key].is_free(at));
-        let place = (0..PLACES).map(|nth| nth ^ first).find(is_free)?;
+        let mut places = (0..PLACES)
+            .map(|nth| {
+                if words == 1 {
+                    // From the first or from the last.
+                    nth.abs_diff(address.group(2) * (entries - 1))
+                } else {
+                    nth ^ (preferred_line(address, words, entries) * (PLACES / words))
+                }
+            })
+            .filter(|place| *place < entries);
+        let place = places.find(is_free)?;
         Some(&mut self.0[place])
     }
+}
+
+/// The line of a group where keys with the address prefer their entry, of 2 or 4 words.
+pub(crate) fn preferred_line(address: Address, words: usize, entries: usize) -> usize {
+    let entry = address.group(256) * entries / 256;
+    entry / (PLACES / words)
 }
 
 /// A table, and how it is queried.
 pub(crate) struct Trace<'t, T> {
     pub(crate) name: &'t str,
     pub(crate) table: &'t T,
-    /// The number of slots that a key prefers.
-    pub(crate) part: usize,
+    /// The number of words of an entry.
+    pub(crate) words: usize,
+    /// The number of entries of a group.
+    pub(crate) entries: usize,
     /// Whether all keys may be in a single line, so that some find no slot.
     pub(crate) is_one_line: bool,
     /// Whether retry times are the model's; not so for a limiter that may need two retries.
@@ -327,7 +344,9 @@ impl<T: Keys> Trace<'_, T> {
             let (now, has, is_there) = (nanos(at), models[own].has(at), places.has(own));
             let finds_one = !self.is_one_line
                 || is_there
-                || places.free(models, at, address, self.part).is_some();
+                || places
+                    .free(models, at, address, (self.words, self.entries))
+                    .is_some();
             let name = self.name;
             let peeked = limiter.peek_at(now, n);
             let taken = limiter.take_at(now, n);
@@ -356,7 +375,8 @@ impl<T: Keys> Trace<'_, T> {
                 None => {
                     if !is_there
                         && self.is_one_line
-                        && let Some(place) = places.free(models, at, address, self.part)
+                        && let Some(place) =
+                            places.free(models, at, address, (self.words, self.entries))
                     {
                         *place = Some(own);
                     }
@@ -459,7 +479,8 @@ pub(crate) fn check(group: &mut Group<'_>) {
     let trace = |name, seed| Trace {
         name,
         table: &BUCKETS,
-        part: HALF,
+        words: 1,
+        entries: SLOTS,
         is_one_line: false,
         retries: true,
         seed,
@@ -468,7 +489,8 @@ pub(crate) fn check(group: &mut Group<'_>) {
     Trace {
         name: "few buckets",
         table: &FEW_BUCKETS,
-        part: HALF,
+        words: 1,
+        entries: SLOTS,
         is_one_line: true,
         retries: true,
         seed: 2,
@@ -482,7 +504,8 @@ pub(crate) fn check(group: &mut Group<'_>) {
     Trace {
         name: "far buckets",
         table: &FAR_BUCKETS,
-        part: HALF,
+        words: 1,
+        entries: SLOTS,
         is_one_line: true,
         retries: true,
         seed: 3,
@@ -491,7 +514,8 @@ pub(crate) fn check(group: &mut Group<'_>) {
     Trace {
         name: "windows",
         table: &WINDOWS,
-        part: HALF,
+        words: 1,
+        entries: SLOTS,
         is_one_line: false,
         retries: true,
         seed: 4,
@@ -500,7 +524,8 @@ pub(crate) fn check(group: &mut Group<'_>) {
     Trace {
         name: "few windows",
         table: &FEW_WINDOWS,
-        part: HALF,
+        words: 1,
+        entries: SLOTS,
         is_one_line: true,
         retries: true,
         seed: 5,
@@ -509,7 +534,8 @@ pub(crate) fn check(group: &mut Group<'_>) {
     Trace {
         name: "few sliding windows",
         table: &FEW_SLIDING,
-        part: HALF,
+        words: 1,
+        entries: PLACES,
         is_one_line: true,
         retries: true,
         seed: 7,
@@ -518,7 +544,8 @@ pub(crate) fn check(group: &mut Group<'_>) {
     Trace {
         name: "few penalties",
         table: &PENALISED,
-        part: HALF,
+        words: 1,
+        entries: PLACES,
         is_one_line: true,
         retries: false,
         seed: 8,
@@ -544,7 +571,7 @@ fn leases<T: Keys>(group: &mut Group<'_>, name: &str, table: &T, is_one_line: bo
     let mut out = [0; KEYS];
     let (mut crowded, mut exhausted) = (0, 0);
     let has_no_slot = |out: &[u32; KEYS], own: usize| {
-        is_one_line && out[own] == 0 && out.iter().filter(|n| **n > 0).count() == PLACES
+        is_one_line && out[own] == 0 && out.iter().filter(|n| **n > 0).count() == SLOTS
     };
     for step in 0..1_500 {
         let place = draws.below(held.len() as u64) as usize;

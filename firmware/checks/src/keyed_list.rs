@@ -11,8 +11,8 @@ use portcullis_core::{Denied, KeyedList, Lease, Limiter, Retry};
 
 use crate::draws::Draws;
 use crate::keyed::{
-    Bucket, KEYS, LIMIT, Lines, Model, PLACES, Places, SECOND, STALENESS, Trace, Window, bucket,
-    lines, nanos, shared, window,
+    Bucket, KEYS, LIMIT, Lines, Model, PLACES, Places, SECOND, SLOTS, STALENESS, Trace, Window,
+    bucket, lines, nanos, preferred_line, shared, window,
 };
 use crate::tally::Group;
 
@@ -161,7 +161,8 @@ const fn trace(
     Trace {
         name,
         table,
-        part: PLACES / TWO,
+        words: TWO,
+        entries: SLOTS,
         is_one_line: true,
         retries: true,
         seed,
@@ -196,7 +197,7 @@ fn preferred_lines(group: &mut Group<'_>) {
         let key = table.key("key");
         drop(key.try_acquire_at(at, 1));
         let swept: [_; 4] = core::array::from_fn(|line| table.sweep_at(later, line..=line));
-        let preferred = key.address().group(4);
+        let preferred = preferred_line(key.address(), FOUR, PLACES);
         group.check(
             swept.iter().sum::<usize>() == 1 && swept[preferred] == 1,
             format_args!("an entry of four words, not in the line {preferred}: {swept:?}"),
@@ -206,7 +207,7 @@ fn preferred_lines(group: &mut Group<'_>) {
         let key = table.key("key");
         drop(key.try_acquire_at(at, 1));
         let swept: [_; 2] = core::array::from_fn(|line| table.sweep_at(later, line..=line));
-        let preferred = key.address().group(2);
+        let preferred = preferred_line(key.address(), TWO, SLOTS);
         group.check(
             swept.iter().sum::<usize>() == 1 && swept[preferred] == 1,
             format_args!("an entry of two words, not in the line {preferred}: {swept:?}"),
@@ -261,7 +262,7 @@ impl<L: RuleList, const LINES: usize> OfThree<L, LINES> {
             let short = limits.iter().position(|limit| limit.has(at) < n.into());
             let finds_one = !is_one_group
                 || is_there
-                || places.free(models, at, address, PLACES / FOUR).is_some();
+                || places.free(models, at, address, (FOUR, PLACES)).is_some();
             let expected = match (short, finds_one) {
                 (Some(index), _) => Some((index, Denied::Exhausted { now, permits: n })),
                 (None, false) => Some((0, Denied::Crowded { now, permits: n })),
@@ -289,7 +290,7 @@ impl<L: RuleList, const LINES: usize> OfThree<L, LINES> {
                 Ok(mut lease) => {
                     if !is_there
                         && is_one_group
-                        && let Some(place) = places.free(models, at, address, PLACES / FOUR)
+                        && let Some(place) = places.free(models, at, address, (FOUR, PLACES))
                     {
                         *place = Some(own);
                     }

@@ -14,17 +14,20 @@
 //! word is closed before the undo, its permits come back by time. A refund or a charge of a single
 //! word either comes before the word is closed, and moves with it, or finds no word of the key.
 //!
-//! A group of lines has eight entries in both tables, whatever their numbers of words are. So each
+//! A group of lines has seven entries in both tables, whatever their numbers of words are. So each
 //! entry moves to the one with the same index.
 
 use core::array;
 use core::hash::BuildHasher;
 
 use crate::keyed::keyed_list::KeyedList;
-use crate::keyed::line::{self, Address, Claim, Entry, Found, Held, Line};
+use crate::keyed::line::{self, Address, Claim, Found, Held, Line};
+use crate::keyed::line_clock;
 use crate::keyed::rule_list::sealed::List as _;
 use crate::keyed::rule_list::{MOST, RuleList, RulesAtRunTime};
 use crate::rules::TableRules;
+use crate::sync::atomic::Ordering::Acquire;
+use crate::sync::atomic::Ordering::Release;
 use crate::time::timestamp::Timestamp;
 
 impl<M: AsRef<[Line]>, S: BuildHasher> KeyedList<RulesAtRunTime, M, S> {
@@ -99,6 +102,8 @@ impl<M: AsRef<[Line]>, S: BuildHasher> KeyedList<RulesAtRunTime, M, S> {
         line::entries_from(from, 0, self.width())
             .zip(line::entries_from(into, 0, to.width()))
             .filter(|(old, new)| {
+                self.settle_at(old.at, now);
+                to.settle_at(new.at, now);
                 let convert = |lead| self.convert(to, (old.at, lead), now, &before);
                 !old.move_to(*new, |_| false, convert)
             })
@@ -119,7 +124,12 @@ impl<M: AsRef<[Line]>, S: BuildHasher> KeyedList<RulesAtRunTime, M, S> {
             if limit == self.lead() {
                 return Some(lead.state());
             }
-            let word = self.word(from, limit).and_then(Entry::close)?;
+            let exhausted = || {
+                let rules = self.rules.nth(limit)?;
+                let (state, _) = rules.charged(rules.fresh(now), now, u32::MAX, 0);
+                Some(Held::new(lead.tag(), state))
+            };
+            let word = self.word(from, limit)?.close(exhausted)?;
             (word.tag() == lead.tag()).then_some(word.state())
         });
         let moved = |limit| {
@@ -179,14 +189,24 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             if limit == self.lead() {
                 return Some(lead.state());
             }
-            Some(self.word(words, limit)?.held_as(from.tag())?.state())
+            let word = self.word(words, limit)?.held_when_settled(from.tag())?;
+            Some(word.state())
         });
+        // After the states: none of them was written under a later clock.
+        let clock = line::clock(self.table.lines(), entry.at, self.width());
         let vacant = |_: usize, held: Option<Held>| held.is_none();
-        let claim = into.claim(to.table.lines(), (to.width(), to.table.claims), vacant);
+        let shape = (to.width(), to.table.claims);
+        let claim = into.claim(to.table.lines(), shape, |_| {}, vacant);
         let Claim::Made(claimed, _) = claim else {
             return false;
         };
-        let words = line::words(to.table.lines(), claimed.entry.at, to.width());
+        let at = claimed.entry.at;
+        if let (Some(clock), Some(into)) = (clock, line::clock(to.table.lines(), at, to.width())) {
+            let (clock, own) = (clock.load(Acquire), into.load(Acquire));
+            // Release: as in `Table::settle`.
+            into.store(line_clock::later(clock, own), Release);
+        }
+        let words = line::words(to.table.lines(), at, to.width());
         for limit in to.order().filter(|&limit| limit != to.lead()) {
             let state = states.get(limit).copied().flatten();
             if let (Some(word), Some(state)) = (to.word(words, limit), state) {

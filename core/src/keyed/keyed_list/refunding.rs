@@ -52,7 +52,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     ) -> Refund {
         let tag = address.tag();
         let Some((words, states)) = self
-            .find(address)
+            .find_to_change(address, now)
             .and_then(|words| Some((words, Self::states_of(self.slots_in(words, tag)?))))
         else {
             return receipt.refunded(0);

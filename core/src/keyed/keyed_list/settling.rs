@@ -71,7 +71,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         n: u32,
         receipt: Receipt,
     ) -> u32 {
-        let refunded = self.update(&address, limit, |rules, state| {
+        let refunded = self.update(&address, limit, now, |rules, state| {
             rules.refund(state, now, n, &receipt)
         });
         if refunded { n } else { 0 }
@@ -126,7 +126,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         let times = (now, now + self.staleness());
         let mut worth = 0;
         refunds.begin(n);
-        let refunded = self.update(&address, limit, |rules, state| {
+        let refunded = self.update(&address, limit, now, |rules, state| {
             let others = refunds.since(before, n);
             let (restored, permits) = rules.refund_among(state, times, n, &receipt, others)?;
             worth = permits;
@@ -182,6 +182,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             let width = self.width();
             match address.search(self.table.lines(), width) {
                 Found::Held(entry, _) => {
+                    self.settle_at(entry.at, now);
                     let words = line::words(self.table.lines(), entry.at, width);
                     if let Some(more) =
                         self.charge_in(words, address.tag(), (now, n - first), owing)
@@ -256,13 +257,12 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         &self,
         address: &Address,
         limit: usize,
+        now: Timestamp,
         mut change: impl FnMut(&dyn Rules, u64) -> Option<u64>,
     ) -> bool {
-        let width = self.width();
-        let Found::Held(entry, _) = address.search(self.table.lines(), width) else {
+        let Some(words) = self.find_to_change(address, now) else {
             return false;
         };
-        let words = line::words(self.table.lines(), entry.at, width);
         let rules = self.rules.get(limit).filter(|rules| !rules.releases());
         let (Some(rules), Some(word)) = (rules, self.word(words, limit)) else {
             return false;

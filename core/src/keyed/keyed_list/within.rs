@@ -71,7 +71,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         interval: Interval,
         n: u32,
     ) -> Option<(Words<'_>, L::States, Result<L::States, DeniedBy>)> {
-        let (words, lead) = self.find_preferred(address)?;
+        let (words, lead) = self.find_preferred(address, interval.latest())?;
         let slots = self.slots_after(lead, words, address.tag())?;
         let states = Self::states_of(slots);
         let decision = self.rules.judge_within(states, interval, n)?;

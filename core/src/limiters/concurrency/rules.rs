@@ -233,6 +233,7 @@ impl WordRules for ConcurrencyRules {
 
 impl TableRules for ConcurrencyRules {
     const RELEASES: bool = true;
+    const WRAPS: bool = false;
 
     fn fresh(&self, _: Timestamp) -> u64 {
         0

@@ -474,6 +474,28 @@ impl<W: Word> TableRules for FixedWindowRules<W> {
                 >= (position - self.grid.index(since)).min(self.layout.staleness())
     }
 
+    fn rested(&self, now: Timestamp, since: Timestamp) -> u64 {
+        let position = self.grid.index(now);
+        let passed = position - self.grid.index(since);
+        let end = position.wrapping_sub(passed.min(self.layout.staleness()));
+        self.layout.stamp(end)
+    }
+
+    fn readable_for(&self) -> u64 {
+        self.layout.readable().saturating_mul(self.grid.step())
+    }
+
+    fn has_rested(&self, state: u64, clock: Timestamp, now: Timestamp, since: Timestamp) -> bool {
+        let (position, settled) = (self.grid.index(now), self.grid.index(clock));
+        let end = self.layout.split(state).1;
+        let over = self
+            .layout
+            .settled_distance(self.layout.stamp(settled), end);
+        let passed = position.saturating_sub(settled);
+        let least = (position - self.grid.index(since)).min(self.layout.staleness());
+        i128::from(passed) + i128::from(over) >= i128::from(least)
+    }
+
     fn moved(&self, before: &Self, state: u64, now: Timestamp) -> u64 {
         let (old, new) = (&before.layout, &self.layout);
         let position = before.grid.index(now);

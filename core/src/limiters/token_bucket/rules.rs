@@ -567,6 +567,24 @@ impl<W: Word> TableRules for TokenBucketRules<W> {
         lattice.is_full_since(&self.ticks, used, now, since, 1)
     }
 
+    fn rested(&self, now: Timestamp, since: Timestamp) -> u64 {
+        let lattice = self.lattice();
+        if lattice.is_unlimited() {
+            return self.fresh(now);
+        }
+        let beyond = lattice.passed(&self.ticks, now, since).saturating_add(1);
+        self.fresh(now).wrapping_sub(beyond) & W::MASK
+    }
+
+    fn readable_for(&self) -> u64 {
+        self.lattice().readable_for(&self.ticks)
+    }
+
+    fn has_rested(&self, used: u64, clock: Timestamp, now: Timestamp, since: Timestamp) -> bool {
+        let lattice = self.lattice();
+        lattice.has_rested(&self.ticks, used, clock, (now, since))
+    }
+
     fn moved(&self, before: &Self, used: u64, now: Timestamp) -> u64 {
         let (old, new) = (before.lattice(), self.lattice());
         if old.is_unlimited() || new.is_unlimited() {

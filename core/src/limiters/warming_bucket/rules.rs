@@ -53,6 +53,8 @@ use crate::rules::{Verdict, WordRules};
 use crate::time::grid::Grid;
 use crate::time::rate::Rate;
 use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::word::settings::MAX_AUTOMATIC_TICK;
+use crate::word::settings::Room;
 use crate::word::settings::{self, Misfit, Scale, Setting, SettingsError};
 use crate::word::{Word, narrow};
 
@@ -418,11 +420,6 @@ pub(super) struct WarmingTerms {
 const MAX_COLDNESS_BITS: u32 = 26;
 /// The most units in which a bucket cools down, for the same reason.
 const MAX_COOLING: u128 = 1 << 52;
-/// The coarsest default tick, in nanoseconds.
-const MAX_AUTOMATIC_TICK: u64 = 10_000_000_000;
-/// The horizon that a default tick should reach with more than 32 bits: 30 days. In the warm-up
-/// time after a whole horizon, an unused bucket counts as warmer than it is.
-const MONTH: u128 = 30 * 86_400_000_000_000;
 
 /// The settings in nanoseconds, at one tick.
 #[derive(Clone, Copy)]
@@ -454,6 +451,8 @@ struct Fitted {
     coldness_bits: u8,
     tick: u64,
     horizon: u128,
+    /// Whether positions wrap so late that a coarser tick is not necessary.
+    is_enough: bool,
 }
 
 /// Why settings do not fit.
@@ -568,7 +567,8 @@ impl AtTick {
         if top >= 1 << 63 || cooling * chill >= 1 << 63 || cooling > range / 4 {
             return Err(Unfit::Long);
         }
-        let late = match settings::staleness(range, missing, self.staleness, None, scale) {
+        let room = Room::of(word_bits);
+        let late = match settings::staleness(room, range, missing, self.staleness, None, scale) {
             Ok(late) => late,
             Err(Misfit::Staleness) => {
                 let max = (range / 4 / gain * tick as u128) as u64;
@@ -597,6 +597,7 @@ impl AtTick {
             coldness_bits: coldness_bits as u8,
             tick,
             horizon: range / gain * tick as u128,
+            is_enough: room.is_enough(range, missing + late, scale),
         })
     }
 
@@ -610,18 +611,13 @@ impl AtTick {
         coarsest: u64,
         coarse: bool,
     ) -> Result<Fitted, (Self, Unfit)> {
-        let enough = if bits > 32 {
-            MONTH
-        } else {
-            settings::FAR_ENOUGH
-        };
         let fine = self.period / self.permits / 100;
         let mut best = self.fit(bits, coarse);
         let mut best_at = self;
         while self.tick < MAX_AUTOMATIC_TICK && self.tick <= coarsest / 10 {
             self.tick *= 10;
             match best {
-                Ok(fitted) if fitted.horizon >= enough || self.tick > fine => break,
+                Ok(fitted) if fitted.is_enough || self.tick > fine => break,
                 Err(Unfit::Short { .. }) => break,
                 _ => {}
             }
