@@ -650,8 +650,9 @@ fn trace_of_lists<L: RuleList>(
             continue;
         };
         assert!(n <= most, "{}: {most}", seen());
-        own.iter_mut()
-            .for_each(|limit| limit.each(|model| model.take(at, n)));
+        for limit in own.iter_mut() {
+            limit.each(|model| model.take(at, n));
+        }
         if draws.once_in(8) && !is_stale {
             let limit = draws.below(own.len() as u64) as usize;
             let back = 1 + draws.below(n);

@@ -65,10 +65,16 @@ pub(crate) const HOT_PATHS: &[HotPath] = {
 };
 
 /// Cold functions of tables: the key is not in its usual place, has no slot yet, or is not in this
-/// window.
+/// window; or its line was not used for a long time.
 const KEYED: &[&str] = &[
     "take_slowly",
-    "search",
+    "find_slot",
+    "search_slots",
+    "settle",
+    "span",
+    "has_rested",
+    "passed",
+    "has_room",
     "take_by_claim",
     "claim",
     "confirm",
@@ -84,7 +90,12 @@ const KEYED: &[&str] = &[
 /// The same, for tables with several limits for each key.
 const KEYED_LIST: &[&str] = &[
     "take_slowly",
+    "take_settled",
     "search",
+    "settle",
+    "span",
+    "has_rested",
+    "passed",
     "take_by_claim",
     "claim",
     "confirm",

@@ -8,7 +8,8 @@
 //! `keyed3` has three token buckets for each key, side by side. Its peers are our table with one
 //! bucket, that table with as much memory as the three buckets have, and three of governor's maps.
 //!
-//! Our tables are half full. The notes of the rows give the memory of each side.
+//! Our tables have at most 16 bytes per key, and for three limits 64. The notes of the rows give the
+//! memory of each side.
 //!
 //! `hash-and-exchange` is a second floor: our hash of the key, and an exchange of one word. No
 //! table that decides by one word can be faster with this hash.
@@ -66,7 +67,7 @@ const START: u64 = 1 << 40;
 
 /// Grants at explicit times, which advance by 4 ns per operation.
 fn allow(row: &'static str, keys: usize, exponent: i32, threads: usize) -> Contest {
-    let field: LazyField = lazy(move || Field::one_limit(keys, half_full(keys), exponent));
+    let field: LazyField = lazy(move || Field::one_limit(keys, lines_for(keys), exponent));
     let governor = Rc::clone(&field);
     let mut peers = vec![governor_keyed::<RandomState, _>(
         "governor-keyed",
@@ -94,13 +95,13 @@ fn allow(row: &'static str, keys: usize, exponent: i32, threads: usize) -> Conte
 /// Grants of three buckets for each key, a permit of each.
 fn allow_each(row: &'static str, keys: usize) -> Contest {
     // An entry of three limits has four words.
-    let lines = 4 * half_full(keys);
+    let lines = 4 * lines_for(keys);
     let list: LazyField<List> = lazy(move || {
         let table = KeyedList::new(buckets(), of_lines(lines), RandomSeed::new());
         let held = |table: &List| table.statistics_at(Timestamp::from_nanos(START)).held;
         Field::new(table, held, keys, lines, UNIFORM)
     });
-    let one = lazy(move || Field::one_limit(keys, half_full(keys), UNIFORM));
+    let one = lazy(move || Field::one_limit(keys, lines_for(keys), UNIFORM));
     let as_large = lazy(move || Field::one_limit(keys, lines, UNIFORM));
     Contest {
         row,
@@ -150,8 +151,8 @@ fn lazy<T>(field: impl FnOnce() -> Field<T> + 'static) -> LazyField<T> {
     Rc::new(LazyCell::new(Box::new(move || Arc::new(field()))))
 }
 
-/// The number of lines of a half-full table with one limit: at most 16 bytes per key.
-const fn half_full(keys: usize) -> usize {
+/// The number of lines of a table with one limit: at most 16 bytes per key.
+const fn lines_for(keys: usize) -> usize {
     keys.div_ceil(4)
 }
 

@@ -557,14 +557,6 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         words.get(nth)
     }
 
-    /// Whether all words of an entry satisfy `is`.
-    fn every(&self, words: Words<'_>, is: impl Fn(&dyn Rules, Option<Held>) -> bool) -> bool {
-        self.limits().all(|(limit, rules)| {
-            let held = self.word(words, limit).and_then(Entry::held);
-            is(rules, held)
-        })
-    }
-
     fn is_forgettable(&self, limit: usize, held: Option<Held>, now: Timestamp) -> bool {
         let (rules, since) = (&self.rules, self.table.since(now));
         held.is_none_or(|held| rules.is_forgettable(limit, held.state(), now, since))
@@ -591,9 +583,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             if limit == self.lead() {
                 return is(limit, lead);
             }
-            // A claimed word may be in use: a call is settling it.
-            let held = self.word(words, limit).map_or(Some(None), Entry::unclaimed);
-            held.is_some_and(|held| is(limit, held))
+            let word = self.word(words, limit);
+            word.is_none_or(|word| word.is_unclaimed_and(|held| is(limit, held)))
         })
     }
 
@@ -810,17 +801,37 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         }
     }
 
-    /// The entry of the key, wherever it is.
+    /// The entry of a key that may have permits to release, wherever it is.
     #[inline(always)]
     fn find(&self, address: &Address) -> Option<Words<'_>> {
-        let (lines, width) = (self.table.lines(), self.width());
-        match address.find_preferred(lines, width) {
+        match address.find_preferred(self.table.lines(), self.width()) {
             Some((words, _)) => Some(words),
-            None => match address.search(lines, width) {
-                Found::Held(entry, _) => Some(line::words(lines, entry.at, width)),
-                Found::Claimed | Found::Nothing => None,
-            },
+            None => self.search(address),
         }
+    }
+
+    /// As [`find`](Self::find). While another call settles the entry, its lead is claimed. A
+    /// release must not miss it then, nor wait, as it may have interrupted that call. It needs only
+    /// the words whose permits are out, and these are not claimed.
+    fn search(&self, address: &Address) -> Option<Words<'_>> {
+        let (lines, width) = (self.table.lines(), self.width());
+        let words = |entry: Entry<'_>| line::words(lines, entry.at, width);
+        let entry = match address.search(lines, width) {
+            Found::Held(entry, _) => entry,
+            Found::Claimed => address.find_if(lines, width, |entry| {
+                self.is_out(words(entry), Some(address.tag()))
+            })?,
+            Found::Nothing => return None,
+        };
+        Some(line::words(lines, entry.at, width))
+    }
+
+    /// Whether permits that return by release are out of an entry: of any key, or under `tag`.
+    fn is_out(&self, words: Words<'_>, tag: Option<u64>) -> bool {
+        self.limits()
+            .filter(|(_, rules)| rules.releases())
+            .filter_map(|(limit, _)| self.word(words, limit)?.held())
+            .any(|held| held.state() > 0 && tag.is_none_or(|tag| held.tag() == tag))
     }
 
     /// The entry of the key, wherever it is, after it was settled if necessary.
@@ -1261,10 +1272,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> QueueKeys for KeyedList<L, M
         line::entries_from(self.table.lines(), from, width)
             .find(|entry| {
                 let words = line::words(self.table.lines(), entry.at, width);
-                let is_out = |rules: &dyn Rules, held: Option<Held>| {
-                    rules.releases() && held.is_some_and(|held| held.state() > 0)
-                };
-                entry.held().is_some() && !self.every(words, |rules, held| !is_out(rules, held))
+                // A claimed entry may be in use: a call is settling it.
+                (entry.held().is_some() || entry.is_claimed()) && self.is_out(words, None)
             })
             .map(|entry| entry.at)
     }
@@ -1352,14 +1361,14 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
             Ok(left) => left,
             Err(by) => return Err(self.as_one(address, by)),
         };
-        let entry = address.search(self.table.lines(), self.width());
-        let (Found::Held(entry, _), true) = (entry, n > 0) else {
+        let words = if n > 0 { self.search(address) } else { None };
+        let Some(words) = words else {
             return Ok(rest());
         };
         let undo = UndoOnDrop {
             list: self,
             progress: Progress {
-                words: line::words(self.table.lines(), entry.at, self.width()),
+                words,
                 taken: self.rules.count(),
                 left,
             },

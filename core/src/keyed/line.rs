@@ -722,11 +722,12 @@ impl<'t> Entry<'t> {
         Held::of(self.word.load(Acquire))
     }
 
-    /// As [`held`](Self::held). `None` if a call has claimed the word.
+    /// Whether the word, as [`held`](Self::held) returns it, satisfies `is`. False if a call has
+    /// claimed the word, for example to settle it: it may be in use.
     #[inline]
-    pub(crate) fn unclaimed(self) -> Option<Option<Held>> {
+    pub(crate) fn is_unclaimed_and(self, is: impl FnOnce(Option<Held>) -> bool) -> bool {
         let word = self.word.load(Acquire);
-        (!is_claimed(word)).then(|| Held::of(word))
+        !is_claimed(word) && is(Held::of(word))
     }
 
     /// Changes the state, if the word is still `from`. On failure returns the newer word, if the
@@ -1221,8 +1222,22 @@ impl Address {
     }
 
     /// Finds the slot of the key. Reads the second line only if the key holds no slot in the first.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find<'t>(&self, lines: &'t [Line], width: Width) -> Found<'t> {
+        match width.clocks {
+            Clocks::None => self.find_slot::<false>(lines),
+            _ => self.find_slot::<true>(lines),
+        }
+    }
+
+    /// As [`find`](Self::find), for a width that the compiler knows: without a clock or with one.
+    #[inline]
+    fn find_slot<'t, const HAS_CLOCK: bool>(&self, lines: &'t [Line]) -> Found<'t> {
+        let width = if HAS_CLOCK {
+            Width::ONE
+        } else {
+            Width::WITHOUT_CLOCK
+        };
         let near = self.near(lines).and_then(|line| self.find_in(line, width));
         let far = || {
             let second = self.second();
@@ -1230,7 +1245,7 @@ impl Address {
         };
         match near.or_else(far) {
             Some((entry, held)) => Found::Held(entry, held),
-            None => self.search_slots(lines),
+            None => self.search_slots(lines, width),
         }
     }
 
@@ -1257,8 +1272,25 @@ impl Address {
 
     /// As [`search`](Self::search), for a table with one word for each entry.
     #[cold]
-    fn search_slots<'t>(&self, lines: &'t [Line]) -> Found<'t> {
-        self.search_for(lines, Width::ONE)
+    fn search_slots<'t>(&self, lines: &'t [Line], width: Width) -> Found<'t> {
+        self.search_for(lines, Width { bits: 0, ..width })
+    }
+
+    /// Finds an entry that is held or claimed for the key, and that satisfies `is`.
+    #[cold]
+    pub(crate) fn find_if<'t>(
+        &self,
+        lines: &'t [Line],
+        width: Width,
+        is: impl Fn(Entry<'t>) -> bool,
+    ) -> Option<Entry<'t>> {
+        let found = self.visit(lines, width, |entry| {
+            if entry.word.load(Acquire) & TAG == self.tag && is(entry) {
+                return ControlFlow::Break(entry);
+            }
+            ControlFlow::Continue(())
+        });
+        found.break_value()
     }
 
     #[inline(always)]
@@ -1274,7 +1306,9 @@ impl Address {
         for first in groups.iter().map(|group| group << width.bits) {
             let group = lines.get(first..).unwrap_or(&[]);
             for (nth, line) in group.iter().enumerate().take(1 << width.bits) {
-                for (place, word) in line.words().iter().enumerate().step_by(1 << width.bits) {
+                // Not the clock, whose low bits could look like a tag.
+                let slots = line.words().iter().take(width.in_line() << width.bits);
+                for (place, word) in slots.enumerate().step_by(1 << width.bits) {
                     let seen = word.load(Relaxed);
                     if seen & TAG != self.tag {
                         continue;

@@ -114,18 +114,3 @@ pub(crate) const fn settled_at(word: u64, span: Span, now: Timestamp) -> Option<
     let settled = until.saturating_sub(span.0);
     Some(Timestamp::from_nanos(settled << UNIT_BITS))
 }
-
-/// Returns the later one of two clocks.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_possible_wrap,
-    reason = "the words have 32 bits then"
-)]
-pub(crate) const fn later(one: u64, other: u64) -> u64 {
-    let is_earlier = if IS_WIDE {
-        one < other
-    } else {
-        other != 0 && ((one as u32).wrapping_sub(other as u32) as i32) < 0
-    };
-    if is_earlier { other } else { one }
-}

@@ -73,8 +73,7 @@ impl<M, S> Table<M, S> {
         grid::divide(now.as_nanos(), self.staleness, self.reciprocal).0
     }
 
-    /// For how long words can be read after they were settled. `find` finds that out, with
-    /// divisions: once.
+    /// For how long words can be read after they were settled. `find` asks all limits: once.
     #[inline]
     pub(crate) fn span(&self, find: impl FnOnce() -> Span) -> Span {
         // Relaxed: every call finds the same.

@@ -224,7 +224,7 @@ impl Table {
                 if let (Some(from_table), Some(to)) =
                     (self.as_several(&hasher), to.as_several(&hasher))
                 {
-                    from_table.copy_key_to(from, &to, into);
+                    from_table.copy_key_to(from, &to, into, now);
                 }
             }
         }

@@ -22,12 +22,9 @@ use core::hash::BuildHasher;
 
 use crate::keyed::keyed_list::KeyedList;
 use crate::keyed::line::{self, Address, Claim, Found, Held, Line};
-use crate::keyed::line_clock;
 use crate::keyed::rule_list::sealed::List as _;
 use crate::keyed::rule_list::{MOST, RuleList, RulesAtRunTime};
 use crate::rules::TableRules;
-use crate::sync::atomic::Ordering::Acquire;
-use crate::sync::atomic::Ordering::Release;
 use crate::time::timestamp::Timestamp;
 
 impl<M: AsRef<[Line]>, S: BuildHasher> KeyedList<RulesAtRunTime, M, S> {
@@ -124,11 +121,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher> KeyedList<RulesAtRunTime, M, S> {
             if limit == self.lead() {
                 return Some(lead.state());
             }
-            let exhausted = || {
-                let rules = self.rules.nth(limit)?;
-                let (state, _) = rules.charged(rules.fresh(now), now, u32::MAX, 0);
-                Some(Held::new(lead.tag(), state))
-            };
+            let exhausted = || Some(Held::new(lead.tag(), self.exhausted(limit, now)?));
             let word = self.word(from, limit)?.close(exhausted)?;
             (word.tag() == lead.tag()).then_some(word.state())
         });
@@ -155,7 +148,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// key without a state has all its permits.
     ///
     /// For a key that gets limits of its own: no other call may use `to` yet. Takes of `from` that
-    /// run at the same time may be missing in the copy.
+    /// run at the same time may be missing in the copy. If another thread stops while it claims
+    /// the entry of `from`, or settles it after a long idle time, the copy has fewer permits.
     ///
     /// # Cost
     ///
@@ -168,7 +162,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// let (all, one) = (KeyedList::for_keys(rules, 100), KeyedList::for_keys(rules, 1));
     /// let (alice, now) = (all.key("alice"), Timestamp::from_secs(9));
     /// assert!(alice.try_acquire_each_at(now, 4).is_ok());
-    /// assert!(all.copy_key_to(alice.address(), &one, one.key("alice").address()));
+    /// assert!(all.copy_key_to(alice.address(), &one, one.key("alice").address(), now));
     /// assert_eq!(one.key("alice").explain_each_at(now, 1).next().unwrap().available, 6);
     /// ```
     pub fn copy_key_to<N: AsRef<[Line]>, T: BuildHasher>(
@@ -176,44 +170,55 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         from: Address,
         to: &KeyedList<L, N, T>,
         into: Address,
+        now: Timestamp,
     ) -> bool {
-        let Found::Held(entry, _) = from.search(self.table.lines(), self.width()) else {
+        let (lines, width, tag) = (self.table.lines(), self.width(), from.tag());
+        let entry = match from.search(lines, width) {
+            Found::Held(entry, _) => Some(entry),
+            Found::Claimed => from.find_if(lines, width, |_| true),
+            Found::Nothing => None,
+        };
+        let Some(entry) = entry else {
             return false;
         };
+        self.settle_at(entry.at, now);
+        let words = line::words(lines, entry.at, width);
         // The lead comes first: all grants that it contains are in the other words.
-        let Some(lead) = entry.held().filter(|lead| lead.tag() == from.tag()) else {
+        let lead = entry.held_when_settled(tag).map(Held::state);
+        if lead.is_none() && !entry.is_claimed() {
             return false;
-        };
-        let words = line::words(self.table.lines(), entry.at, self.width());
+        }
         let states: [Option<u64>; MOST] = array::from_fn(|limit| {
-            if limit == self.lead() {
-                return Some(lead.state());
-            }
-            let word = self.word(words, limit)?.held_when_settled(from.tag())?;
-            Some(word.state())
+            let held = if limit == self.lead() {
+                lead
+            } else {
+                let word = self.word(words, limit)?;
+                word.held_when_settled(tag).map(Held::state)
+            };
+            held.or_else(|| self.exhausted(limit, now))
         });
-        // After the states: none of them was written under a later clock.
-        let clock = line::clock(self.table.lines(), entry.at, self.width());
         let vacant = |_: usize, held: Option<Held>| held.is_none();
         let shape = (to.width(), to.table.claims);
-        let claim = into.claim(to.table.lines(), shape, |_| {}, vacant);
+        let settle = |at| to.settle_at(at, now);
+        let claim = into.claim(to.table.lines(), shape, settle, vacant);
         let Claim::Made(claimed, _) = claim else {
             return false;
         };
-        let at = claimed.entry.at;
-        if let (Some(clock), Some(into)) = (clock, line::clock(to.table.lines(), at, to.width())) {
-            let (clock, own) = (clock.load(Acquire), into.load(Acquire));
-            // Release: as in `Table::settle`.
-            into.store(line_clock::later(clock, own), Release);
-        }
-        let words = line::words(to.table.lines(), at, to.width());
+        let words = line::words(to.table.lines(), claimed.entry.at, to.width());
+        let state = |limit: usize| states.get(limit).copied().flatten().unwrap_or_default();
         for limit in to.order().filter(|&limit| limit != to.lead()) {
-            let state = states.get(limit).copied().flatten();
-            if let (Some(word), Some(state)) = (to.word(words, limit), state) {
-                word.hold_as(into.tag(), state);
+            if let Some(word) = to.word(words, limit) {
+                word.hold_as(into.tag(), state(limit));
             }
         }
-        claimed.hold(lead.state())
+        claimed.hold(state(to.lead()))
+    }
+
+    /// The state in which a limit has no permits at `now`, for a word whose state is not known.
+    fn exhausted(&self, limit: usize, now: Timestamp) -> Option<u64> {
+        let rules = self.rules.get(limit)?;
+        let (state, _) = rules.charged(rules.fresh(now), now, u32::MAX, 0);
+        Some(state)
     }
 
     /// Returns whether the key with this address has moved to another table: see

@@ -51,13 +51,14 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         receipt: Receipt,
     ) -> Refund {
         let tag = address.tag();
-        let Some((words, states)) = self
-            .find_to_change(address, now)
-            .and_then(|words| Some((words, Self::states_of(self.slots_in(words, tag)?))))
-        else {
+        let found = self.find_to_change(address, now);
+        // Without its lead, an entry that another call settles: permits are released all the same.
+        let Some(words) = found.or_else(|| self.search(address)) else {
             return receipt.refunded(0);
         };
-        let is_whole = self.is_as_left(states, now, n, &receipt);
+        let states = self.slots_in(words, tag).map(Self::states_of);
+        let is_whole = states.is_some_and(|states| self.is_as_left(states, now, n, &receipt));
+        let states = states.unwrap_or(L::NO_STATES);
         let (mut note, mut is_any, mut are_all) = (0, false, true);
         for limit in self.order() {
             let (Some(rules), Some(&state)) = (self.rules.get(limit), states.as_ref().get(limit))

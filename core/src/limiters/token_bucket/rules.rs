@@ -567,6 +567,7 @@ impl<W: Word> TableRules for TokenBucketRules<W> {
         lattice.is_full_since(&self.ticks, used, now, since, 1)
     }
 
+    #[inline(always)]
     fn rested(&self, now: Timestamp, since: Timestamp) -> u64 {
         let lattice = self.lattice();
         if lattice.is_unlimited() {
