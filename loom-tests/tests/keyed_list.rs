@@ -7,6 +7,7 @@
 #![cfg(portcullis_loom)]
 
 use core::hash::BuildHasherDefault;
+use core::time::Duration;
 
 use loom::sync::Arc;
 use portcullis_core::keyed::{ConcurrencyRules, Line, RuleList, TokenBucketRules};
@@ -309,4 +310,73 @@ fn a_take_whose_rest_fails_gives_back_what_it_took() {
         assert_eq!(left[1], 2 - granted, "no permit leaks");
         assert!(left[0] <= 1 - granted);
     });
+}
+
+/// A bucket of two permits whose word repeats after [`HORIZON`].
+fn short_lived() -> TokenBucketRules {
+    let builder = TokenBucket::builder(Rate::per_second(1), 2).tick(Duration::from_nanos(1));
+    builder.rules().unwrap()
+}
+
+/// In nanoseconds.
+const HORIZON: u64 = 1 << 43;
+
+/// A time at which the words of the buckets that were used at 5 s repeat.
+fn later() -> Timestamp {
+    Timestamp::from_nanos(at(5).as_nanos() + HORIZON)
+}
+
+/// A call that settles an entry claims its lead for a moment.
+#[test]
+fn a_permit_that_is_released_while_its_entry_is_settled_comes_back() {
+    explore(|| {
+        let table = Arc::new(table((short_lived(), at_once(1))));
+        assert_eq!(grant(&table, A, at(5), 1), 1);
+        let settling = spawn(&table, |table| grant(table, C, later(), 1));
+        release(&table, A, 1);
+        assert_eq!(join(settling), 1);
+        assert_eq!(left(&table, A, later()), [2, 1]);
+        has_no_claim(&table, later());
+    });
+}
+
+/// As a release, but with a receipt that is no longer worth anything.
+#[test]
+fn a_permit_that_is_refunded_while_its_entry_is_settled_comes_back() {
+    explore(|| {
+        let table = Arc::new(table((short_lived(), at_once(1))));
+        let receipt = table.key(&A).take_at(at(5), 1).unwrap();
+        let settling = spawn(&table, |table| grant(table, C, later(), 1));
+        turn();
+        table.key(&A).refund_at(later(), 1, receipt);
+        assert_eq!(join(settling), 1);
+        assert_eq!(left(&table, A, later()), [2, 1]);
+    });
+}
+
+/// The copy has what the second limit has left, also if the first is settled at that moment.
+#[test]
+fn a_key_that_is_copied_while_its_entry_is_settled_has_no_more_permits() {
+    explore(|| {
+        let rules = || [short_lived(), bucket_of_days(3)];
+        let shared = Arc::new((table(rules()), table(rules())));
+        assert_eq!(grant(&shared.0, A, at(5), 2), 2);
+        let settling = spawn(&shared, |(table, _)| grant(table, C, later(), 1));
+        turn();
+        let (table, copy) = &*shared;
+        let from = table.key(&A).address();
+        assert!(table.copy_key_to(from, copy, copy.key(&A).address(), later()));
+        assert_eq!(join(settling), 1);
+        let [first, second] = left(copy, A, later())[..] else {
+            unreachable!("two limits")
+        };
+        assert!(first <= 2 && second <= 1, "{first} and {second}");
+    });
+}
+
+/// A bucket that brings a permit in a day.
+fn bucket_of_days(burst: u64) -> TokenBucketRules {
+    TokenBucket::builder(Rate::per_day(1), burst)
+        .rules()
+        .unwrap()
 }

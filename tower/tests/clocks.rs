@@ -1,18 +1,28 @@
-//! Which readings of its clock a layer makes, and what a reply says whichever it makes.
+//! Which readings of its clock a layer makes, and what a reply says whichever it makes. A key that
+//! has rested, for whatever time, has all its permits.
+
+#[allow(dead_code, reason = "made for traces, too")]
+#[path = "../../core/tests/support/draws.rs"]
+mod draws;
+#[path = "../../core/tests/support/everyday.rs"]
+mod everyday;
 
 use core::convert::Infallible;
 use core::future::{Ready, ready};
 use core::pin::pin;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::sync::Arc;
 
+use draws::Draws;
+use everyday::{Everyday, YEAR, everyday_limits};
 use http::{Request, Response};
 use portcullis_core::clock::Interval;
+use portcullis_core::keyed::{AnyRules, IntoRules};
 use portcullis_core::{Clock, Rate, Timestamp, TokenBucket};
 use portcullis_tower::{
-    AnyBody, ByKey, ByLimiter, Decide, DenialSettings, RateLimit, RateLimitLayer,
+    AnyBody, ByKey, ByLimiter, Decide, DenialSettings, RateLimit, RateLimitLayer, RulesByTime,
 };
 use tower_layer::Layer;
 use tower_service::Service;
@@ -181,4 +191,50 @@ fn a_future_is_hardly_larger_than_that_of_the_service() {
     assert!(added(&ByKey::address(bucket(), 10)) <= 16);
     // A lease.
     assert!(added(&ByLimiter::new(bucket())) <= 64);
+}
+
+/// Takes the whole burst, rests, and takes the whole burst again.
+fn rests<R: RulesByTime>(
+    limit: &Everyday,
+    rules: impl IntoRules<Rules = R> + Copy,
+    draws: &mut Draws<'_>,
+) -> usize {
+    let mut checked = 0;
+    for idle in limit.idle_times(draws).into_iter().step_by(5) {
+        let (ticks, burst) = (Ticks::default(), limit.burst);
+        let cost = Arc::new(AtomicU32::new(burst));
+        let asked = Arc::clone(&cost);
+        let mut service = RateLimitLayer::builder(ByKey::address(rules, 10).by_cost())
+            .cost(move |_| asked.load(Relaxed))
+            .peer_without_address(core::net::Ipv4Addr::LOCALHOST)
+            .clock(ticks.clone())
+            .build()
+            .layer(Answers);
+        let start = draws.below(3 * YEAR);
+        ticks.at(start);
+        assert_eq!(ask(&mut service), None, "{limit:?}");
+        ticks.at(start + idle);
+        let rest = Duration::from_nanos(idle);
+        assert_eq!(ask(&mut service), None, "{rest:?}: {limit:?}");
+        cost.store(1, Relaxed);
+        assert_ne!(ask(&mut service), None, "one more, {rest:?}: {limit:?}");
+        checked += 1;
+    }
+    checked
+}
+
+#[test]
+fn a_key_that_rested_for_any_time_up_to_ten_years_has_its_whole_burst() {
+    let mut draws = Draws::Seeded {
+        state: 11,
+        steps: u32::MAX,
+    };
+    let limits = everyday_limits();
+    let checked = limits.iter().map(|limit| match limit.rules {
+        AnyRules::TokenBucket(rules) => rests(limit, rules, &mut draws),
+        AnyRules::FixedWindow(rules) => rests(limit, rules, &mut draws),
+        ref other => unreachable!("{other:?}"),
+    });
+    let checked = checked.sum::<usize>();
+    assert!(checked > 5_000, "{checked}");
 }

@@ -68,8 +68,7 @@ pub(crate) const HOT_PATHS: &[HotPath] = {
 /// window; or its line was not used for a long time.
 const KEYED: &[&str] = &[
     "take_slowly",
-    "find_slot",
-    "search_slots",
+    "find_far",
     "settle",
     "span",
     "has_rested",

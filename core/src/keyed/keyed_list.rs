@@ -717,23 +717,28 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// The states of a key's limits, or those of fresh limits if the key has no entry. And whether
     /// the key has one, or is about to get one.
     fn states(&self, address: &Address, now: Timestamp) -> (L::States, bool) {
-        let width = self.width();
-        let found = address.search(self.table.lines(), width);
-        let states = match found {
-            Found::Held(entry, _) => {
-                let words = line::words(self.table.lines(), entry.at, width);
-                let slots = self.slots_in(words, address.tag());
-                let states = slots.map(Self::states_of);
-                // The clock after the words that it judges.
-                if !L::WRAPS || self.table.is_settled(width, entry.at, now) {
-                    states
-                } else {
-                    states.map(|states| self.states_at_rest(entry.at, states, now))
+        let (lines, width) = (self.table.lines(), self.width());
+        let (found, has_entry) = match address.find_preferred(lines, width) {
+            // All entries of a line have one clock.
+            Some((words, _)) => (Some((address.preferred(width), words)), true),
+            None => match address.search(lines, width) {
+                Found::Held(entry, _) => {
+                    let words = line::words(lines, entry.at, width);
+                    (Some((entry.at, words)), true)
                 }
-            }
-            Found::Claimed | Found::Nothing => None,
+                Found::Claimed => (None, true),
+                Found::Nothing => (None, false),
+            },
         };
-        let has_entry = !matches!(found, Found::Nothing);
+        let states = found.and_then(|(at, words)| {
+            let states = Self::states_of(self.slots_in(words, address.tag())?);
+            // The clock after the words that it judges.
+            Some(if self.is_settled(at, now) {
+                states
+            } else {
+                self.states_at_rest(at, states, now)
+            })
+        });
         (states.unwrap_or_else(|| self.fresh(now)), has_entry)
     }
 

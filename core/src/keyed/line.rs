@@ -400,6 +400,16 @@ impl Width {
         entries: PLACES,
     };
 
+    /// An entry is a slot of a line, whose last word is a clock if `has_clock`.
+    #[inline(always)]
+    const fn of_slots(has_clock: bool) -> Self {
+        if has_clock {
+            Self::ONE
+        } else {
+            Self::WITHOUT_CLOCK
+        }
+    }
+
     /// The width of entries of at least `words` words, 1 to 8. If keys can move to a table with
     /// another width, groups of all widths have the same entries.
     #[inline(always)]
@@ -906,6 +916,12 @@ impl<'t> Entry<'t> {
         }
     }
 
+    /// Whether the word is held or claimed for `tag`.
+    pub(crate) fn is_for(self, tag: u64) -> bool {
+        let word = self.word.load(Relaxed);
+        word == tag || Held(word).is_of(tag)
+    }
+
     /// Whether a call has claimed the word.
     pub(crate) fn is_claimed(self) -> bool {
         is_claimed(self.word.load(Relaxed))
@@ -924,7 +940,8 @@ impl<'t> Entry<'t> {
         claimed.then_some(Swept(self))
     }
 
-    /// As [`held_as`](Self::held_as), after a call has settled the word that is settling it.
+    /// As [`held`](Self::held), if it is held under `tag`, after a call has settled the word that
+    /// is settling it.
     pub(crate) fn held_when_settled(self, tag: u64) -> Option<Held> {
         for _ in 0..HAND_OVERS {
             if !self.is_claimed() {
@@ -932,7 +949,7 @@ impl<'t> Entry<'t> {
             }
             core::hint::spin_loop();
         }
-        self.held_as(tag)
+        self.held().filter(|held| held.tag() == tag)
     }
 
     /// The word, if no key holds the slot and it is not vacant.
@@ -1165,11 +1182,9 @@ impl Address {
                 let line = nth ^ width.preferred_line(self.tag);
                 let words = lines.get(line).map_or(&[][..], Line::words);
                 let first = line * (PLACES >> width.bits);
-                for nth in 0..width.in_line() {
+                let count = width.in_line().min(width.entries.saturating_sub(first));
+                for nth in 0..count {
                     let place = width.nth(nth, self.tag);
-                    if first + place >= width.entries {
-                        break;
-                    }
                     if let Some(word) = words.get(place << width.bits) {
                         let at = group * PLACES + first + place;
                         visit(Entry { word, at })?;
@@ -1231,21 +1246,24 @@ impl Address {
     }
 
     /// As [`find`](Self::find), for a width that the compiler knows: without a clock or with one.
-    #[inline]
+    #[inline(always)]
     fn find_slot<'t, const HAS_CLOCK: bool>(&self, lines: &'t [Line]) -> Found<'t> {
-        let width = if HAS_CLOCK {
-            Width::ONE
-        } else {
-            Width::WITHOUT_CLOCK
-        };
-        let near = self.near(lines).and_then(|line| self.find_in(line, width));
-        let far = || {
-            let second = self.second();
-            lines.get(second)?.find(width, second, self.tag)
-        };
-        match near.or_else(far) {
+        let width = Width::of_slots(HAS_CLOCK);
+        match self.near(lines).and_then(|line| self.find_in(line, width)) {
             Some((entry, held)) => Found::Held(entry, held),
-            None => self.search_slots(lines, width),
+            None => self.find_far::<HAS_CLOCK>(lines),
+        }
+    }
+
+    /// Finds the slot of the key if it is not in the line that is [near](Self::near).
+    #[cold]
+    fn find_far<'t, const HAS_CLOCK: bool>(&self, lines: &'t [Line]) -> Found<'t> {
+        let width = Width::of_slots(HAS_CLOCK);
+        let second = self.second();
+        let far = lines.get(second);
+        match far.and_then(|line| line.find(width, second, self.tag)) {
+            Some((entry, held)) => Found::Held(entry, held),
+            None => self.search_for(lines, width),
         }
     }
 
@@ -1270,12 +1288,6 @@ impl Address {
         self.search_for(lines, width)
     }
 
-    /// As [`search`](Self::search), for a table with one word for each entry.
-    #[cold]
-    fn search_slots<'t>(&self, lines: &'t [Line], width: Width) -> Found<'t> {
-        self.search_for(lines, Width { bits: 0, ..width })
-    }
-
     /// Finds an entry that is held or claimed for the key, and that satisfies `is`.
     #[cold]
     pub(crate) fn find_if<'t>(
@@ -1285,7 +1297,7 @@ impl Address {
         is: impl Fn(Entry<'t>) -> bool,
     ) -> Option<Entry<'t>> {
         let found = self.visit(lines, width, |entry| {
-            if entry.word.load(Acquire) & TAG == self.tag && is(entry) {
+            if entry.is_for(self.tag) && is(entry) {
                 return ControlFlow::Break(entry);
             }
             ControlFlow::Continue(())
@@ -1483,6 +1495,16 @@ mod tests {
         }
         assert_eq!((frozen(0), frozen(CLOSED)), (CLOSED, CLOSED));
         assert_eq!((thawed(0), thawed(CLOSED)), (None, None));
+    }
+
+    #[test]
+    fn a_clock_is_not_taken_for_a_claim() {
+        // The low bits of a 32-bit clock can be those of any tag.
+        let (lines, address) = ([Line::new()], Address::new(5, 1, 0, 0));
+        lines[0].clock().store(address.tag(), Relaxed);
+        let found = |width| address.find(&lines, width);
+        assert!(matches!(found(Width::ONE), Found::Nothing));
+        assert!(matches!(found(Width::WITHOUT_CLOCK), Found::Claimed));
     }
 
     /// The shares that the documentation of `KeyedList` states.

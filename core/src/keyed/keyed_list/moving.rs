@@ -185,7 +185,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         let words = line::words(lines, entry.at, width);
         // The lead comes first: all grants that it contains are in the other words.
         let lead = entry.held_when_settled(tag).map(Held::state);
-        if lead.is_none() && !entry.is_claimed() {
+        if lead.is_none() && !entry.is_for(tag) {
             return false;
         }
         let states: [Option<u64>; MOST] = array::from_fn(|limit| {
