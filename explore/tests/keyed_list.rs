@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use portcullis_core::builder::TokenBucketBuilder;
 use portcullis_core::keyed::{ConcurrencyRules, Line, Seed, TokenBucketRules};
-use portcullis_core::{KeyedList, Limiter, LimiterExt, Rate, Timestamp, TokenBucket};
+use portcullis_core::{Keyed, KeyedList, Limiter, LimiterExt, Rate, Timestamp, TokenBucket};
 use portcullis_explore::{Plan, run};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -89,13 +89,17 @@ type RestedTable = KeyedList<Rested, Vec<Line>, Seed>;
 const BURST: u32 = 2;
 const AT_ONCE: u32 = 3;
 
-fn rested() -> RestedTable {
+fn short() -> TokenBucketRules {
     let nanosecond = Duration::from_nanos(1);
     let short = TokenBucket::builder(Rate::per_second(1), BURST.into());
     let short = short.tick(nanosecond).staleness(SECOND);
+    short.rules().unwrap()
+}
+
+fn rested() -> RestedTable {
     let long = TokenBucket::builder(Rate::per_day(1), 9);
     let rules = (
-        short.rules().unwrap(),
+        short(),
         long.rules().unwrap(),
         ConcurrencyRules::new(AT_ONCE),
     );
@@ -130,9 +134,12 @@ const CALLS: [Call; 8] = [
 /// A run of three calls, of which the others pre-empt the first.
 struct Trial {
     table: RestedTable,
+    /// The first limit alone.
+    one: Keyed<TokenBucketRules, Vec<Line>, Seed>,
     now: Timestamp,
-    /// The permits that alice was granted after the rest, less those that were refunded.
-    granted: Cell<u32>,
+    /// The permits that alice was granted after the rest by each table, less those that were
+    /// refunded.
+    granted: [Cell<u32>; 2],
     released: Cell<bool>,
     /// What the two buckets of each copy had.
     copies: RefCell<Vec<[u64; 2]>>,
@@ -146,10 +153,14 @@ impl Trial {
         let alice = table.key("alice");
         assert!((0..BURST).all(|_| alice.take_at(start, 1).is_ok()));
         alice.release(BURST - 1);
+        let one = Keyed::new(short(), vec![Line::new()], Seed::new());
+        assert!(one.key("bob").take_at(start, 1).is_ok());
+        assert!(one.key("alice").take_at(start, BURST).is_ok());
         Self {
             table,
+            one,
             now: start + rest,
-            granted: Cell::new(0),
+            granted: [Cell::new(0), Cell::new(0)],
             released: Cell::new(false),
             copies: RefCell::default(),
         }
@@ -157,10 +168,23 @@ impl Trial {
 
     fn take(&self, at: Timestamp, n: u32) {
         let alice = self.table.key("alice");
+        let [granted, granted_by_one] = &self.granted;
         if alice.take_at(at, n).is_ok() {
             alice.release(n);
-            self.granted.set(self.granted.get() + n);
+            granted.set(granted.get() + n);
         }
+        if self.one.key("alice").take_at(at, n).is_ok() {
+            granted_by_one.set(granted_by_one.get() + n);
+        }
+    }
+
+    /// Another key takes a permit.
+    fn take_by(&self, other: &str) {
+        let key = self.table.key(other);
+        if key.take_at(self.now, 1).is_ok() {
+            key.release(1);
+        }
+        let _ = self.one.key(other).take_at(self.now, 1);
     }
 
     fn call(&self, call: Call) {
@@ -169,23 +193,23 @@ impl Trial {
             Call::All => self.take(now, BURST),
             Call::OneLate => self.take(now.saturating_sub(SECOND / 2), 1),
             Call::Refunded => {
+                let one = self.one.key("alice");
+                let [granted, granted_by_one] = &self.granted;
                 if let Ok(receipt) = alice.take_at(now, 1) {
-                    alice.refund_at(now, 1, receipt);
+                    let refund = alice.refund_at(now, 1, receipt);
+                    granted.set(granted.get() + 1 - refund.permits);
+                }
+                if let Ok(receipt) = one.take_at(now, 1) {
+                    let refund = one.refund_at(now, 1, receipt);
+                    granted_by_one.set(granted_by_one.get() + 1 - refund.permits);
                 }
             }
-            Call::Neighbor => {
-                _ = table
-                    .key("bob")
-                    .take_at(now, 1)
-                    .map(|_| table.key("bob").release(1))
+            Call::Neighbor => self.take_by("bob"),
+            Call::Stranger => self.take_by("eve"),
+            Call::Sweep => {
+                table.sweep_at(now, ..);
+                self.one.sweep_at(now, ..);
             }
-            Call::Stranger => {
-                _ = table
-                    .key("eve")
-                    .take_at(now, 1)
-                    .map(|_| table.key("eve").release(1))
-            }
-            Call::Sweep => _ = table.sweep_at(now, ..),
             Call::Release => {
                 if !self.released.replace(true) {
                     alice.release(1);
@@ -210,8 +234,10 @@ impl Trial {
             passed(1, BURST.into()),
             9 - u64::from(BURST) + passed(86_400, 2),
         ];
-        if u64::from(self.granted.get()) > most[0] {
-            return Err(format!("{} of {} granted", self.granted.get(), most[0]));
+        for granted in &self.granted {
+            if u64::from(granted.get()) > most[0] {
+                return Err(format!("{} of {} granted", granted.get(), most[0]));
+            }
         }
         if let Some(copy) = self
             .copies
@@ -229,6 +255,10 @@ impl Trial {
         let left: Vec<u64> = details.map(|detail| detail.available).collect();
         if left != [BURST.into(), 9, AT_ONCE.into()] {
             return Err(format!("{left:?} left in the end"));
+        }
+        let left = self.one.key("alice").available_at(later);
+        if left != u64::from(BURST) {
+            return Err(format!("{left} left in the end"));
         }
         Ok(())
     }
@@ -249,17 +279,17 @@ fn rests() -> Vec<Duration> {
     rests
 }
 
-fn settle_pre_empted(rest: Duration, calls: [Call; 3], step: u64) {
+fn settle_pre_empted(rest: Duration, calls: [Call; 3], (step, failing): (u64, u64)) {
     let [first, second, third] = calls;
     let mut at = [0, 0];
     loop {
         let trial = Trial::new(rest);
-        let plan = Plan { at, failing: 0 };
+        let plan = Plan { at, failing };
         let accesses = run(plan, || trial.call(first), &|other| {
             trial.call([second, third][other]);
         });
         if let Err(error) = trial.end(rest) {
-            panic!("{error}: {calls:?} after {rest:?}, pre-empted at {at:?}");
+            panic!("{error}: {calls:?} after {rest:?}, pre-empted at {at:?}, {failing:b} fail");
         }
         if at[1] <= accesses {
             at[1] += step;
@@ -277,7 +307,7 @@ fn a_call_that_settles_a_line_grants_no_permit_twice_and_loses_none() {
     for rest in rests() {
         for first in CALLS {
             for second in CALLS {
-                settle_pre_empted(rest, [first, second, Call::All], u64::MAX / 2);
+                settle_pre_empted(rest, [first, second, Call::All], (u64::MAX / 2, 0));
             }
         }
     }
@@ -294,7 +324,8 @@ fn two_calls_that_settle_a_line_grant_no_permit_twice_and_lose_none() {
             [Call::Release, Call::Neighbor],
             [Call::Sweep, Call::Refunded],
         ] {
-            settle_pre_empted(rest, [first, second, Call::All], 3);
+            settle_pre_empted(rest, [first, second, Call::All], (3, 0));
+            settle_pre_empted(rest, [first, second, Call::All], (u64::MAX / 2, 0b101));
         }
     }
 }

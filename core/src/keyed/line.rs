@@ -92,7 +92,7 @@
 //!
 //! A thread that settles waits for words that are claimed, but not for ever. If it does not wait
 //! long enough, the thread that has claimed one finds the clock moved and puts the state back: then
-//! the key may have fewer permits until its limiter would have been full again, never more. In
+//! the key may have fewer permits, never more, for at most its staleness and the time to fill. In
 //! memory that processes share, a process that is killed between the two exchanges leaves the slot
 //! claimed, like a first grant; its limiter was at rest, or a call has written the same bits again
 //! since a horizon before.
