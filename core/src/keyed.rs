@@ -682,6 +682,9 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     #[cold]
     #[inline(never)]
     fn settle(&self, at: usize, now: Timestamp) {
+        if self.table.start(Width::ONE, at, now, || self.span()) {
+            return;
+        }
         let since = self.table.since(now);
         let rested = |_, held: Held, clock| {
             let (rules, state) = (self.rules_of(held.tag()), held.state());

@@ -625,6 +625,9 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     #[cold]
     #[inline(never)]
     fn settle(&self, at: usize, now: Timestamp) {
+        if self.table.start(self.width(), at, now, || self.span()) {
+            return;
+        }
         let (rules, since, lead) = (&self.rules, self.table.since(now), self.lead());
         let rested = |nth: usize, held: Held, settled_at| {
             // The limit of a word, as the word of a limit: see `word`.

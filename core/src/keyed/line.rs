@@ -1315,12 +1315,16 @@ impl Address {
         } else {
             &both[..]
         };
-        for first in groups.iter().map(|group| group << width.bits) {
-            let group = lines.get(first..).unwrap_or(&[]);
-            for (nth, line) in group.iter().enumerate().take(1 << width.bits) {
+        for &group in groups {
+            let first = group << width.bits;
+            let group = lines.get(first..first + (1 << width.bits)).unwrap_or(&[]);
+            for (nth, line) in group.iter().enumerate() {
                 // Not the clock, whose low bits could look like a tag.
-                let slots = line.words().iter().take(width.in_line() << width.bits);
-                for (place, word) in slots.enumerate().step_by(1 << width.bits) {
+                for place in 0..width.in_line() {
+                    let place = place << width.bits;
+                    let Some(word) = line.words().get(place) else {
+                        break;
+                    };
                     let seen = word.load(Relaxed);
                     if seen & TAG != self.tag {
                         continue;

@@ -141,6 +141,22 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
         line_clock::settled_at(clock.load(Acquire), span(), now)
     }
 
+    /// Starts the clock of the entry with index `at`, if it stands: no word was written yet without
+    /// it.
+    #[inline(always)]
+    pub(crate) fn start(
+        &self,
+        width: Width,
+        at: usize,
+        now: Timestamp,
+        span: impl FnOnce() -> Span,
+    ) -> bool {
+        // Relaxed: there is no word to publish.
+        line::clock(self.lines(), at, width).is_some_and(|clock| {
+            clock.load(Relaxed) == 0 && clock.replace(0, line_clock::at(now, span()), Relaxed)
+        })
+    }
+
     /// Settles the words with the clock of the entry with index `at`, if they cannot be read at
     /// `now`, for `span`: see [`line`](mod@line). `rested` is as for [`Entry::settle`], also given
     /// the index of the word in its entry, of `words` words.
@@ -162,8 +178,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
             if settled_at(seen).is_none() {
                 return;
             }
-            // No word has been written yet without a clock.
-            let are_settled = seen == 0 || {
+            let are_settled = {
                 let entries = line::entries_with_clock_of(lines, at, width);
                 entries.fold(true, |are_settled, entry| {
                     let entry = line::words(lines, entry.at, width);
