@@ -507,7 +507,8 @@ impl Width {
             return 0;
         }
         let choice = ((tag & 0xff) as usize * self.entries) >> 8;
-        choice / (PLACES >> self.bits)
+        // A quotient by `PLACES >> bits`, without a division, which could panic.
+        choice >> (PLACES.trailing_zeros() - self.bits)
     }
 
     /// The first entry of a group that keys with `tag` prefer. Of slots, it prefers the first four

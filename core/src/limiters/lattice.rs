@@ -761,6 +761,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_state_is_readable_for_half_of_what_is_spare() {
+        let mut count = 0;
+        for permits in [1, 3, 7, 10, 999, 123_457, 1_000_000] {
+            for (burst, tick) in [(1, 1), (10, 1_000), (4, 250_000)] {
+                let terms = Terms {
+                    rate: Rate::per_second(permits),
+                    burst,
+                    debt: 0,
+                    tick: Some(Duration::from_nanos(tick)),
+                    stepwise: false,
+                    staleness: None,
+                    adjustable: None,
+                };
+                for bits in [43, 64] {
+                    let Ok((lattice, _)) = terms.lattice(bits) else {
+                        continue;
+                    };
+                    let ticks = Grid::new(Timestamp::ZERO, tick);
+                    let expected = (lattice.spare() / lattice.gain).saturating_mul(tick);
+                    assert_eq!(lattice.readable_for(&ticks), expected, "{terms:?}, {bits}");
+                    count += 1;
+                }
+            }
+        }
+        assert!(count > 30, "{count}");
+    }
+
+    #[test]
     fn a_take_without_a_branch_leaves_what_a_take_with_a_branch_does() {
         const MASK: u64 = 63;
         let mut granted = [0; 2];
