@@ -718,7 +718,7 @@ fn an_entry_is_kept_while_its_time_repeats(group: &mut Group<'_>) {
 
 /// A key whose first line is full has its slot in the other line, and finds it there.
 fn both_lines(group: &mut Group<'_>) {
-    const MANY: usize = 22;
+    const MANY: usize = 19;
     let (mut crowded, mut wrong) = (0, 0);
     for seed in 0..60 {
         let table = Keyed::new(ConcurrencyRules::new(3), lines::<4>(), Seed::new());

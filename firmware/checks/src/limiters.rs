@@ -24,7 +24,11 @@ macro_rules! built {
 }
 
 const fn bucket() -> TokenBucket<u32> {
-    built!(TokenBucket::builder(Rate::per_second(10), 5).build_on())
+    built!(
+        TokenBucket::builder(Rate::per_second(10), 5)
+            .tick(Duration::from_micros(1))
+            .build_on()
+    )
 }
 
 static BUCKET: TokenBucket<u32> = bucket();
