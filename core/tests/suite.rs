@@ -19,6 +19,9 @@ mod all_of;
 #[path = "all_of_retry.rs"]
 mod all_of_retry;
 
+#[path = "any_rest.rs"]
+mod any_rest;
+
 #[path = "any_settings.rs"]
 mod any_settings;
 
