@@ -59,6 +59,8 @@ struct Bucket {
     full: i128,
     tick: u64,
     used: i128,
+    /// Whether a refund records its time. That to a stripe does not.
+    records_refunds: bool,
 }
 
 impl Bucket {
@@ -70,6 +72,7 @@ impl Bucket {
             full: i128::from(burst) * cost,
             tick: nanos(tick),
             used: i128::MIN / 2,
+            records_refunds: true,
         }
     }
 
@@ -89,9 +92,11 @@ impl Reference for Bucket {
     }
 
     fn give_back(&mut self, now: u64, n: u32) -> bool {
-        let used = self.used - i128::from(n) * self.cost;
-        self.used = used.max(self.position(now) - self.full);
-        true
+        self.used -= i128::from(n) * self.cost;
+        if self.records_refunds {
+            self.used = self.used.max(self.position(now) - self.full);
+        }
+        self.records_refunds
     }
 }
 
@@ -352,11 +357,13 @@ fn buckets<W: Word>((permits, period): (u32, u64), burst: u64, draws: &mut Draws
         )
     };
     macro_rules! trace {
-        ($kind:literal, $limiter:expr, $is_exact:expr) => {{
+        ($kind:literal, $limiter:expr, $is_one_word:expr) => {{
             let Ok(limiter) = $limiter else {
                 return Counts::default();
             };
             let tick = limiter.tick();
+            let mut reference = Bucket::new(permits, period, burst, tick);
+            reference.records_refunds = $is_one_word;
             Subject {
                 name: name($kind, tick),
                 burst: burst as u32,
@@ -364,13 +371,9 @@ fn buckets<W: Word>((permits, period): (u32, u64), burst: u64, draws: &mut Draws
                 horizon: nanos(limiter.horizon()),
                 full_after: full_after(tick),
                 limiter: &limiter,
-                is_exact: $is_exact,
+                is_exact: $is_one_word,
             }
-            .trace(
-                &mut Bucket::new(permits, period, burst, tick),
-                draws,
-                no_change,
-            )
+            .trace(&mut reference, draws, no_change)
         }};
     }
     match draws.below(3) {
