@@ -12,6 +12,7 @@ use portcullis_core::state::Word;
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, Concurrency, CooldownWindow, FixedWindow, Limiter,
     LimiterExt, Penalty, Rate, SlicedBucket, SlidingWindow, StripedBucket, Timestamp, TokenBucket,
+    WarmingBucket,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -364,6 +365,67 @@ fn a_tick_of_a_narrow_word_is_a_small_part_of_the_interval() {
             "{permits} in {period}"
         );
     }
+}
+
+/// Returns the horizon in seconds, and how many of 1,000,000 times deny a rested limiter a permit.
+fn of_a_million([staleness, horizon]: [Duration; 2], per_second: u32) -> (u64, u64) {
+    let denied = staleness.as_nanos() + u128::from(SECOND / u64::from(per_second));
+    let share = denied * 1_000_000 / horizon.as_nanos();
+    (horizon.as_secs(), u64::try_from(share).unwrap())
+}
+
+/// The rows of `docs/tuning.md`, and the shares in `docs/embedded.md`.
+#[test]
+fn limits_that_may_deny_within_ten_years_of_rest_are_those_in_the_guides() {
+    macro_rules! of {
+        ($per_second:literal, $limiter:expr) => {{
+            let limiter = $limiter.unwrap();
+            of_a_million([limiter.staleness(), limiter.horizon()], $per_second)
+        }};
+    }
+    let per_second = Rate::per_second;
+    let day = DAY / SECOND;
+    let (horizon, share) = of!(9_973, TokenBucket::builder(per_second(9_973), 10).build());
+    assert_eq!((horizon / day, share), (2_140, 19));
+    let (horizon, share) = of!(99_991, TokenBucket::builder(per_second(99_991), 10).build());
+    assert_eq!((horizon / day, share), (21, 1_951));
+    let (horizon, share) = of!(997, AdjustableBucket::builder(per_second(997), 10).build());
+    assert_eq!((horizon / day, share), (52, 796));
+    let (horizon, share) = of!(997, SlicedBucket::builder(per_second(997), 997).build());
+    assert_eq!((horizon / day, share), (418, 99));
+    let striped = StripedBucket::builder(per_second(99_991), 10).build::<8>();
+    let (horizon, share) = of!(99_991, striped);
+    assert_eq!((horizon / day, share), (21, 1_951));
+    let warm_up = Duration::from_millis(100);
+    let warming = WarmingBucket::builder(per_second(997), 10, warm_up).build();
+    let (horizon, share) = of!(997, warming);
+    assert_eq!((horizon / day, share), (16, 2_550));
+    let all = (1..=5_845).map(|permits| (permits, SECOND));
+    let of_longer = [MINUTE, HOUR, DAY].map(|period| (1..=10_000).map(move |n| (n, period)));
+    for (permits, period) in all.chain(of_longer.into_iter().flatten()) {
+        let rate = Rate::new(permits, Duration::from_nanos(period));
+        let bucket = TokenBucket::builder(rate, 1).build().unwrap();
+        let rest = bucket
+            .horizon()
+            .saturating_sub(bucket.staleness().min(bucket.horizon() / 8));
+        assert!(
+            rest > Duration::from_nanos(TEN_YEARS),
+            "{permits} in {period}: {rest:?}"
+        );
+    }
+
+    let narrow = |n, burst| TokenBucket::builder(per_second(n), burst).build_on::<u32>();
+    assert_eq!(of!(61, narrow(61, 1)).1, 144);
+    assert_eq!(of!(999, narrow(999, 10)).1, 232);
+    let narrow = AdjustableBucket::builder(per_second(1_000_000), 10).build_on::<u32>();
+    assert_eq!(of!(1_000_000, narrow).1, 14_901);
+    let narrow = StripedBucket::builder(per_second(100_000), 100_000).build_on::<8, u32>();
+    assert_eq!(of!(100_000, narrow).1, 190_841);
+    let second = Duration::from_secs(1);
+    let warming = |n, burst| WarmingBucket::builder(per_second(n), burst, 10 * second);
+    assert_eq!(of!(1, warming(1, 1).build_on::<u32>()).1, 47);
+    assert_eq!(of!(10, warming(10, 10).build_on::<u32>()).1, 262);
+    assert_eq!(of!(100, warming(100, 10).build_on::<u32>()).1, 9_632);
 }
 
 /// A thread may be delayed between its clock and the limiter. With a longer horizon, there is room

@@ -98,7 +98,8 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// For frequent changes, build the bucket with a short staleness.
 ///
 /// **Horizon.** The state has 52 bits of a 64-bit word, or 26 bits of a 32-bit word. By default the
-/// builder chooses a [tick](AdjustableBucketBuilder::tick) with a long horizon. A change of the
+/// builder chooses a [tick](AdjustableBucketBuilder::tick) with a long horizon. With 64 bits it is
+/// over ten years at most rates, and 52 days at 997 permits per second. A change of the
 /// settings keeps the tick, even that of a stepwise bucket. A receipt older than about half the
 /// [`horizon`](Self::horizon) is worth nothing.
 ///

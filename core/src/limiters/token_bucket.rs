@@ -64,7 +64,8 @@ use crate::word::{NativeWord, Word};
 /// roughly a whole number of horizons, the bucket may then hold too few permits, never too many.
 /// This lasts at most about the staleness plus the time to fill. With a 64-bit word and the default
 /// tick, the horizon is 584 years if the time per permit is a whole number of nanoseconds. At other
-/// rates it is shorter: for example 195 years at 3 permits per second.
+/// rates it is shorter: for example 195 years at 3 permits per second. It is over ten years at any
+/// whole number of permits up to 5,845 per second, 5.8 years at 9,973, and 21 days at 99,991.
 ///
 /// Source: the token bucket as a virtual schedule, like the generic cell rate algorithm of ITU-T
 /// I.371 and ATM Forum TM 4.1. Time is counted in units of the rate, so nothing is rounded.
