@@ -41,15 +41,10 @@ pub fn run(board: &dyn Board, tally: &mut Tally) {
     });
 }
 
-/// Makes the checks of wrappers and compositions, and of tables with several limits for each key.
-/// They are separate, because one program with all checks would exceed the memory of the boards.
+/// Makes the checks of wrappers and compositions. They are separate, because one program with all
+/// checks would exceed the memory of the boards.
 pub fn run_wrappers(board: &dyn Board, tally: &mut Tally) {
     tally.group(board, "wrappers, compositions and changes", wrappers::check);
-    tally.group(
-        board,
-        "tables with several limits for each key against models",
-        keyed_list::check,
-    );
 }
 
 /// Makes the checks of keyed tables, of permits that are held, and of saved states. They are
@@ -57,6 +52,11 @@ pub fn run_wrappers(board: &dyn Board, tally: &mut Tally) {
 pub fn run_tables(board: &dyn Board, tally: &mut Tally) {
     tally.group(board, "permits that return by release", permits::check);
     tally.group(board, "tables by key against models", keyed::check);
+    tally.group(
+        board,
+        "tables with several limits for each key against models",
+        keyed_list::check,
+    );
     tally.group(board, "waits by key that an interrupt ends", |tally| {
         keyed_queue::check(board, tally);
     });
