@@ -682,9 +682,14 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     #[cold]
     #[inline(never)]
     fn settle(&self, at: usize, now: Timestamp) {
-        if self.table.start(Width::ONE, at, now, || self.span()) {
-            return;
+        if !self.table.start(Width::ONE, at, now, || self.span()) {
+            self.settle_words(at, now);
         }
+    }
+
+    /// As [`settle`](Self::settle). Kept apart from the start of a clock.
+    #[inline(never)]
+    fn settle_words(&self, at: usize, now: Timestamp) {
         let since = self.table.since(now);
         let rested = |_, held: Held, clock| {
             let (rules, state) = (self.rules_of(held.tag()), held.state());

@@ -760,22 +760,16 @@ fn scale(count: u64, part: u64, whole: u64) -> u64 {
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
-/// The memory of a table for each key, as of [`KeyedArray::for_keys`]. `limiter` is the size of the
+/// The memory of a table for each key, as of [`Line::for_keys`]. `limiter` is the size of the
 /// limiter that a key has besides its word.
-///
-/// [`KeyedArray::for_keys`]: portcullis_core::KeyedArray::for_keys
 pub(crate) const fn bytes_per_key(limiter: usize) -> usize {
-    34 + limiter * 17 / 4
+    43 + limiter * 43 / 8
 }
 
 /// The memory of a table for `keys` keys, or for the one key that all requests share. Each line has
-/// eight limiters. For less than ten keys, the result may be some lines too large.
+/// eight limiters.
 pub(crate) fn table_bytes(keys: Option<usize>, limiter: usize) -> usize {
-    let lines = match keys {
-        // As of `Line::for_keys`.
-        Some(keys) => keys.div_ceil(2) + keys.div_ceil(32) + keys.min(256).div_ceil(4),
-        None => 1,
-    };
+    let lines = Line::count_for_keys(keys.unwrap_or(1));
     lines.saturating_mul(size_of::<Line>() + 8 * limiter)
 }
 
@@ -796,10 +790,8 @@ fn spare_words(limits: &[Compiled]) -> usize {
     }
 }
 
-/// The memory of the tables of limits for each key, as of [`Line::for_keys_of`] and
-/// [`KeyedArray::for_keys`]. `is_held` if permits can be returned by settlements.
-///
-/// [`KeyedArray::for_keys`]: portcullis_core::KeyedArray::for_keys
+/// The memory of the tables of limits for each key, as of [`Line::for_keys_of`]. `is_held` if
+/// permits can be returned by settlements.
 pub(crate) fn all_bytes_per_key(limits: &[Compiled], is_held: bool) -> usize {
     let each = limits.iter().map(|limit| limit.bytes_per_key(is_held));
     each.sum::<usize>() + spare_words(limits) * bytes_per_key(0)
@@ -960,11 +952,9 @@ mod tests {
     fn the_memory_of_a_table_is_that_of_its_lines() {
         for keys in [1, 7, 8, 100, 255, 256, 257, 1_000, 99_999] {
             let bytes = size_of_val(&*Line::for_keys(keys));
-            let counted = table_bytes(Some(keys), 0);
-            assert!(
-                counted == bytes || keys < 10 && counted > bytes,
-                "{keys}: {counted}"
-            );
+            assert_eq!(table_bytes(Some(keys), 0), bytes, "{keys}");
+            let by_key = bytes / keys;
+            assert!(keys < 10_000 || by_key == bytes_per_key(0), "{by_key}");
         }
         assert_eq!(table_bytes(None, 10), size_of::<Line>() + 80);
         for (limits, keys) in [(2, 100), (3, 1_000), (8, 999)] {

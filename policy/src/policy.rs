@@ -463,7 +463,7 @@ impl Policy {
     /// ```
     /// # use portcullis_policy::{Key, Policy, Rule};
     /// let rule = Rule::new("all").key(Key::address()).keys(10_000).limit("5/s".parse()?);
-    /// assert_eq!(Policy::new([rule]).unwrap().table_bytes(), 344_128);
+    /// assert_eq!(Policy::new([rule]).unwrap().table_bytes(), 436_160);
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn table_bytes(&self) -> usize {

@@ -19,8 +19,8 @@ pub const DEFAULT_TABLE_BYTES: usize = 1 << 30;
 /// let errors = Policy::with_settings([rule(100_000)], settings).unwrap_err();
 /// assert_eq!(
 ///     errors[0].to_string(),
-///     "rule `all`: keys: the tables of all rules up to this one take 3404096 bytes, of which \
-///      this rule's take 3404096: at most 1048576 are allowed (table_bytes)"
+///     "rule `all`: keys: the tables of all rules up to this one take 4306176 bytes, of which \
+///      this rule's take 4306176: at most 1048576 are allowed (table_bytes)"
 /// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -642,7 +642,7 @@ fn tables_that_are_too_large_are_refused_and_not_allocated() {
     assert_eq!(
         refused(rule(usize::MAX).limit(limit("5/s"))),
         format!(
-            "rule `a`: keys: must be at most 31580641 with these limits, not {}",
+            "rule `a`: keys: must be at most 24970740 with these limits, not {}",
             usize::MAX
         )
     );

@@ -91,7 +91,7 @@ fn the_first_rule_that_does_not_fit_is_named_before_any_table_is_created() {
 /// 8 rules, whose tables take more than the default together, and each less than a rule may take.
 #[test]
 fn the_default_bounds_all_rules_together() {
-    let keys = 4_000_000;
+    let keys = 3_200_000;
     let rules = (0..8).map(|index| rule(&index.to_string(), keys));
     let (refused, peak) = peak(|| Policy::new(rules).unwrap_err());
     assert_eq!(&*refused[0].rule, "7");

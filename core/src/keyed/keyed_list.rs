@@ -625,9 +625,14 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     #[cold]
     #[inline(never)]
     fn settle(&self, at: usize, now: Timestamp) {
-        if self.table.start(self.width(), at, now, || self.span()) {
-            return;
+        if !self.table.start(self.width(), at, now, || self.span()) {
+            self.settle_words(at, now);
         }
+    }
+
+    /// As [`settle`](Self::settle). Kept apart from the start of a clock.
+    #[inline(never)]
+    fn settle_words(&self, at: usize, now: Timestamp) {
         let (rules, since, lead) = (&self.rules, self.table.since(now), self.lead());
         let rested = |nth: usize, held: Held, settled_at| {
             // The limit of a word, as the word of a limit: see `word`.
