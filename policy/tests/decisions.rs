@@ -646,7 +646,7 @@ fn tables_that_are_too_large_are_refused_and_not_allocated() {
             usize::MAX
         )
     );
-    assert!(refused(rule(400_000).limit(sliding)).contains("at most 399"));
+    assert!(refused(rule(400_000).limit(sliding)).contains("at most 316"));
 }
 
 #[test]
