@@ -104,7 +104,7 @@ fn a_file_sets_the_bound_and_an_error_points_to_the_keys_of_its_rule() {
     let file = |bytes: &str| {
         format!(
             "{bytes}\n[[rules]]\nname = 'a'\nkey = ['path']\nlimits = ['5/s']\n[[rules]]\n\
-             name = 'b'\nkey = ['path']\nkeys = 40_000\nlimits = ['5/s']\n"
+             name = 'b'\nkey = ['path']\nkeys = 30_000\nlimits = ['5/s']\n"
         )
     };
     assert!(Policy::from_toml(&file("")).is_ok());
