@@ -43,8 +43,7 @@ use crate::sync::const_unless_loom;
 use crate::time::grid::{self, Grid};
 use crate::time::timestamp::{Timestamp, saturating_duration};
 use crate::word::live::{Carry, ChangeError, LONGEST_STALENESS, Live, When};
-use crate::word::settings::Room;
-use crate::word::settings::{self, MIN_STALENESS, Scale, Setting, SettingsError};
+use crate::word::settings::{self, MIN_STALENESS, Room, Scale, Setting, SettingsError};
 use crate::word::{NativeWord, Word, narrow};
 
 /// A fixed window whose limit and length can change while it is in use.

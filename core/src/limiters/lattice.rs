@@ -14,9 +14,9 @@ use crate::newer::{cold_path, select_unpredictable};
 use crate::time::grid::Grid;
 use crate::time::rate::Rate;
 use crate::time::timestamp::{Timestamp, saturating_duration};
-use crate::word::settings::MAX_AUTOMATIC_TICK;
-use crate::word::settings::Room;
-use crate::word::settings::{self, MIN_STALENESS, Misfit, Scale, Setting, SettingsError};
+use crate::word::settings::{
+    self, MAX_AUTOMATIC_TICK, MIN_STALENESS, Misfit, Room, Scale, Setting, SettingsError,
+};
 use crate::word::stamped::bits;
 
 /// Returns the `used` that a take at `position` for `price` units leaves. `None` if too few units

@@ -32,8 +32,7 @@ use crate::newer::cold_path;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::time::grid::Grid;
 use crate::time::timestamp::{Timestamp, saturating_duration};
-use crate::word::settings::Room;
-use crate::word::settings::{self, MIN_STALENESS, Misfit, Scale, Setting, SettingsError};
+use crate::word::settings::{self, MIN_STALENESS, Misfit, Room, Scale, Setting, SettingsError};
 use crate::word::{AtomicWord, Word, narrow};
 
 /// The word of a hold that was never on or was cleared.

@@ -28,8 +28,7 @@ use crate::limiter::receipt::Receipt;
 use crate::newer::signed;
 use crate::time::grid::Grid;
 use crate::time::timestamp::Timestamp;
-use crate::word::settings::Room;
-use crate::word::settings::{self, MIN_STALENESS, Scale, Setting, SettingsError};
+use crate::word::settings::{self, MIN_STALENESS, Room, Scale, Setting, SettingsError};
 use crate::word::{Word, narrow};
 
 /// How a stamp and a count share a word, and which stamps count as stale.

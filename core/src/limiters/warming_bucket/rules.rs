@@ -53,9 +53,9 @@ use crate::rules::{Verdict, WordRules};
 use crate::time::grid::Grid;
 use crate::time::rate::Rate;
 use crate::time::timestamp::{Timestamp, saturating_duration};
-use crate::word::settings::MAX_AUTOMATIC_TICK;
-use crate::word::settings::Room;
-use crate::word::settings::{self, Misfit, Scale, Setting, SettingsError};
+use crate::word::settings::{
+    self, MAX_AUTOMATIC_TICK, Misfit, Room, Scale, Setting, SettingsError,
+};
 use crate::word::{Word, narrow};
 
 /// The rules of a [`WarmingBucket`](crate::WarmingBucket), without its state word.
