@@ -41,29 +41,29 @@ pub fn run(board: &dyn Board, tally: &mut Tally) {
     });
 }
 
-/// Makes the checks of wrappers and compositions, and of waits by key. They are separate, because one
-/// program with all checks would exceed the memory of the boards.
+/// Makes the checks of permits that are held, of saved states, of wrappers and compositions, and of
+/// waits by key. They are separate, because one program with all checks would exceed the memory of
+/// the boards.
 pub fn run_wrappers(board: &dyn Board, tally: &mut Tally) {
+    tally.group(board, "permits that return by release", permits::check);
+    tally.group(
+        board,
+        "states that are kept while memory is lost",
+        saved::check,
+    );
     tally.group(board, "wrappers, compositions and changes", wrappers::check);
     tally.group(board, "waits by key that an interrupt ends", |tally| {
         keyed_queue::check(board, tally);
     });
 }
 
-/// Makes the checks of keyed tables, of permits that are held, and of saved states. They are
-/// separate for the same reason.
+/// Makes the checks of keyed tables. They are separate for the same reason.
 pub fn run_tables(board: &dyn Board, tally: &mut Tally) {
-    tally.group(board, "permits that return by release", permits::check);
     tally.group(board, "tables by key against models", keyed::check);
     tally.group(
         board,
         "tables with several limits for each key against models",
         keyed_list::check,
-    );
-    tally.group(
-        board,
-        "states that are kept while memory is lost",
-        saved::check,
     );
 }
 

@@ -170,7 +170,7 @@ pub fn run(hertz: u32) -> ! {
     embassy::run(tally, hertz / embassy_time_driver::TICK_HZ as u32)
 }
 
-/// Makes the checks of keyed tables and of held permits, and exits with a status.
+/// Makes the checks of keyed tables, and exits with a status.
 pub fn run_tables() -> ! {
     end_with(|tally| {
         portcullis_checks::run_tables(&CortexM, tally);

@@ -1,4 +1,4 @@
-//! The checks of tables by key and of held permits on a Cortex-M0: QEMU's microbit.
+//! The checks of tables by key on a Cortex-M0: QEMU's microbit.
 #![no_std]
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The checks of tables by key and of held permits on a Cortex-M3: QEMU's lm3s6965evb.
+//! The checks of tables by key on a Cortex-M3: QEMU's lm3s6965evb.
 #![no_std]
 #![no_main]
 
