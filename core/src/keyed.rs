@@ -234,7 +234,7 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// [`Denied::Crowded`].
 ///
 /// **Memory.** 8 bytes per slot; half of that on targets without 64-bit atomics. A table needs more
-/// slots than keys. [`for_keys`](Self::for_keys) creates it with 43 bytes per key: then at most 1
+/// slots than keys. `for_keys` creates it with 43 bytes per key: then at most 1
 /// new key in 1,000,000 finds no slot. With 16 bytes per key, it is 1 in 70.
 ///
 /// Source: the partitioned limiter of the .NET rate limiting proposal; hash tables with a few

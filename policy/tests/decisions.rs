@@ -1036,8 +1036,9 @@ fn a_rule_that_rested_for_any_time_up_to_ten_years_grants_its_whole_limit() {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            let share = (state >> 11) as f64 / (1u64 << 53) as f64;
-            (172_801.0 * (TEN_YEARS as f64 / 172_801.0).powf(share)) as u64
+            // Up to the longest rest, halved up to ten times: as many of each magnitude.
+            let longest = TEN_YEARS >> ((state >> 60) % 11);
+            172_801 + (state >> 20) % (longest - 172_801)
         })
         .collect();
     rests.sort_unstable();
