@@ -25,6 +25,7 @@ pub(crate) const BOARDS: [Board; 3] = [
         programs: &[
             "portcullis-cortex-m3",
             "portcullis-cortex-m3-tables",
+            "portcullis-cortex-m3-wrappers",
             "portcullis-cortex-m3-preempted",
         ],
         target: "thumbv7m-none-eabi",
@@ -35,6 +36,7 @@ pub(crate) const BOARDS: [Board; 3] = [
         programs: &[
             "portcullis-cortex-m0",
             "portcullis-cortex-m0-tables",
+            "portcullis-cortex-m0-wrappers",
             "portcullis-cortex-m0-preempted",
         ],
         target: "thumbv6m-none-eabi",

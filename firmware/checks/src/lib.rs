@@ -41,9 +41,9 @@ pub fn run(board: &dyn Board, tally: &mut Tally) {
     });
 }
 
-/// Makes the checks of permits that are held, of saved states, of wrappers and compositions, and of
-/// waits by key. They are separate, because one program with all checks would exceed the memory of
-/// the boards.
+/// Makes the checks of held permits, of saved states, of wrappers and compositions, and of waits by
+/// key. They are separate, because one program with all checks would exceed the memory of the
+/// boards.
 pub fn run_wrappers(board: &dyn Board, tally: &mut Tally) {
     tally.group(board, "permits that return by release", permits::check);
     tally.group(
