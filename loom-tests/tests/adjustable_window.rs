@@ -41,7 +41,7 @@ fn window<W: Word>(limit: u64) -> Arc<AdjustableWindow<W>> {
     let settings = AdjustableWindow::builder(limit, SECOND)
         .max_limit(9)
         .max_window(9 * SECOND);
-    Arc::new(settings.build_on().unwrap())
+    Arc::new(settings.staleness(20 * SECOND).build_on().unwrap())
 }
 
 fn adjust<W: Word>(
@@ -212,6 +212,7 @@ fn available_permits_stay_the_same_during_two_changes_that_keep_them<W: Word>() 
 fn long_window<W: Word>() -> Arc<AdjustableWindow<W>> {
     let limit = Arc::new(
         AdjustableWindow::builder(2, 9 * SECOND)
+            .staleness(20 * SECOND)
             .max_limit(9)
             .build_on()
             .unwrap(),

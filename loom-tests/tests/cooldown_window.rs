@@ -25,7 +25,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A window of `limit` permits in 10 s, with a wait of 2 s.
 fn limit<W: Word>(limit: u64) -> CooldownWindow<W> {
     let settings = CooldownWindow::builder(limit, 10 * SECOND).wait(2 * SECOND);
-    settings.tick(Duration::from_millis(1)).build_on().unwrap()
+    let settings = settings.tick(Duration::from_millis(1));
+    settings.staleness(10 * SECOND).build_on().unwrap()
 }
 
 /// Checks that no permit is lost: after the wait or the window, exactly the limit is available.

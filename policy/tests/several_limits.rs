@@ -157,8 +157,8 @@ fn the_memory_of_limits_that_share_an_entry_counts_for_the_bound_of_a_rule() {
         let rule = (0..limits).fold(rule, |rule, _| rule.limit(bucket(1)));
         Policy::new([rule]).unwrap().table_bytes()
     };
-    for (limits, bytes) in [(1, 34), (2, 68), (3, 136), (4, 136), (5, 272), (8, 272)] {
-        assert_eq!(tables(limits), bytes / 34 * tables(1), "{limits}");
+    for (limits, bytes) in [(1, 43), (2, 86), (3, 172), (4, 172), (5, 344), (8, 344)] {
+        assert_eq!(tables(limits), bytes / 43 * tables(1), "{limits}");
         let most = (1 << 30) / bytes;
         let problem = refused(limits);
         assert!(

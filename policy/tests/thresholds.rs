@@ -265,7 +265,7 @@ fn more_activity_than_a_window_counts_reaches_every_threshold() {
 #[test]
 fn a_report_without_room_for_its_key_is_not_counted() {
     let rule = Rule::new("a").key(Key::header("X")).keys(1);
-    let deny = Threshold::new(1, seconds(10), "deny").holding_for(seconds(5));
+    let deny = Threshold::new(1, seconds(10), "deny");
     let policy = Policy::new([rule.threshold(deny)]).unwrap();
     let at = Timestamp::from_secs(5);
     let mut is_counted = Vec::new();

@@ -290,7 +290,7 @@ impl<W: Word> FixedWindow<W> {
     /// let limit = FixedWindow::builder(1_000, Duration::from_secs(1))
     ///     .started_by_first_request()
     ///     .build()?;
-    /// assert_eq!(limit.tick(), Duration::from_nanos(1));
+    /// assert_eq!(limit.tick(), Duration::from_nanos(100));
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub fn tick(&self) -> Duration {

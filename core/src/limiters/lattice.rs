@@ -17,7 +17,6 @@ use crate::time::timestamp::{Timestamp, saturating_duration};
 use crate::word::settings::{
     self, MAX_AUTOMATIC_TICK, MIN_STALENESS, Misfit, Room, Scale, Setting, SettingsError,
 };
-use crate::word::stamped::bits;
 
 /// Returns the `used` that a take at `position` for `price` units leaves. `None` if too few units
 /// are available.
@@ -158,15 +157,23 @@ impl Lattice {
     ///
     /// A span of the circle as long as the readable one is left on either side of it, for
     /// timestamps that are more than the staleness apart and for a tick that has begun.
-    ///
-    /// Up to half as long as it could be: without a division, for calls that settle words.
     pub(crate) const fn readable_for(&self, ticks: &Grid) -> u64 {
         if self.gain == 0 {
             // Positions stand still.
             return u64::MAX;
         }
-        let passed = self.spare() >> bits(self.gain - 1);
-        passed.saturating_mul(ticks.step())
+        // A search for a slot may get here, so this subtracts: nothing that a hot path reaches
+        // divides.
+        let (mut rest, mut ticks_in) = (self.spare(), 0);
+        let mut shift = self.gain.leading_zeros() + 1;
+        while shift > 0 {
+            shift -= 1;
+            if rest >> shift >= self.gain {
+                rest -= self.gain << shift;
+                ticks_in |= 1 << shift;
+            }
+        }
+        u64::saturating_mul(ticks_in, ticks.step())
     }
 
     /// Returns whether a bucket has been full since `since` at `now`, with 1 unit more than it can

@@ -252,7 +252,7 @@ impl<W: Word> WarmingBucket<W> {
     /// # use core::time::Duration;
     /// # use portcullis_core::{Rate, WarmingBucket};
     /// let builder = WarmingBucket::builder(Rate::per_second(5), 10, Duration::from_secs(4));
-    /// assert_eq!(builder.build()?.tick(), Duration::from_nanos(10));
+    /// assert_eq!(builder.build()?.tick(), Duration::from_micros(1));
     /// assert_eq!(builder.build_on::<u32>()?.tick(), Duration::from_millis(1));
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```

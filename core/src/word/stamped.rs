@@ -273,8 +273,9 @@ impl<W: Word> Started<W> {
     /// [`offset_bits`].
     ///
     /// The tick is `tick`, if given. The default is the finest of 1 ns, 10 ns, 100 ns, ... that
-    /// wraps [late enough](Room::is_enough). It is at most a hundredth of the window, or, for a
-    /// horizon of an hour, as coarse as the window allows.
+    /// wraps [late enough](Room::is_enough). It is at most a hundredth of the shorter of the two,
+    /// and in a wide word both are whole ticks; or, for a horizon of an hour, as coarse as the
+    /// window allows.
     pub(crate) const fn new(
         limit: u64,
         window: u64,
@@ -283,17 +284,28 @@ impl<W: Word> Started<W> {
         staleness: Option<u64>,
         origin: Timestamp,
     ) -> Result<Self, SettingsError> {
-        let longest = if window > wait { window } else { wait };
+        let (longest, shortest) = if window > wait {
+            (window, wait)
+        } else {
+            (wait, window)
+        };
         let automatic = tick.is_none();
         let mut step = if let Some(tick) = tick {
             tick
         } else {
-            let shortest = if window < wait { window } else { wait };
             Room::of(W::BITS).finest_tick(shortest)
         };
         loop {
             let coarser = automatic && step <= window / 10;
-            let fine = step <= window / 1_000;
+            // A coarser tick of a wide word neither rounds the spans nor is a large part of them.
+            let whole = match Room::of(W::BITS) {
+                Room::Wide => {
+                    let next = step.saturating_mul(10);
+                    window % next == 0 && wait % next == 0
+                }
+                _ => true,
+            };
+            let fine = step <= shortest / 1_000 && whole;
             let note_bits = offset_bits(window.div_ceil(step), wait.div_ceil(step));
             // One more tick for an event that is rounded up.
             let reach = longest.div_ceil(step) + 1;
