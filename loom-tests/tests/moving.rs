@@ -113,6 +113,11 @@ fn a_key_finds_its_claim_in_the_table_that_it_has_moved_to() {
 fn a_key_that_is_new_during_a_move_gets_one_slot() {
     explore_briefly(0, 1, || {
         let tables = tables(1);
+        // Another key comes and goes first, so that both lines have clocks: with the threads'
+        // starts of them there would be too many interleavings.
+        assert_eq!(tables.take(C, 0), 1);
+        assert_eq!(tables.before.sweep_at(at(5), ..), 1);
+        tables.after.sweep_at(at(5), ..);
         let moves = spawn(&tables, |tables| tables.move_some(5));
         let other = spawn(&tables, |tables| tables.take(A, 5));
         let taken = tables.take(A, 5);
