@@ -1134,7 +1134,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
                 claimed.withdraw();
                 return Taken::Gone;
             }
-            progress.took(limit, state(limit));
+            // The states of all limits are in `left` already.
+            progress.taken += 1;
         }
         let _its_own = claimed.hold(state(lead));
         seen.observe(|| self.told(left, now, Ok(())));
