@@ -869,7 +869,7 @@ fn a_former_leader_of_etcd_that_ends_all_leases_frees_no_partition() {
     runtime().block_on(async {
         let store = server.store();
         let one = ask(1, LONG, &[3], 1);
-        let held = store.exchange("former", &one).await.unwrap().granted;
+        let held = persistent(&*store, "former", &one).await.granted;
         assert_eq!(sorted(&held), [3]);
         let leases = server.call("/v3/lease/leases", "{}").unwrap();
         for lease in leases.split("\"ID\":\"").skip(1) {
@@ -894,7 +894,7 @@ fn leases_that_begin_again_before_another_member_of_etcd_ends_them_last() {
     runtime().block_on(async {
         let (direct, late) = (server.store(), Late::start(server.port));
         let one = ask(1, SECOND, &[3], 1);
-        let held = direct.exchange("again", &one).await.unwrap().granted;
+        let held = persistent(&*direct, "again", &one).await.granted;
         let other = Kind::Etcd.store(&[late.port], 10 * SECOND);
         let seen = other.exchange("again", &ask(2, SECOND, &[3], 1)).await;
         assert_eq!(seen.unwrap().taken, [3]);
@@ -921,8 +921,8 @@ fn partitions_of_a_member_without_a_key_on_etcd_return() {
     };
     runtime().block_on(async {
         let store = server.store();
-        let held = store.exchange("orphan", &ask(1, LONG, &[3], 1)).await;
-        assert_eq!(sorted(&held.unwrap().granted), [3]);
+        let held = persistent(&*store, "orphan", &ask(1, LONG, &[3], 1)).await;
+        assert_eq!(sorted(&held.granted), [3]);
         let key = STANDARD.encode(format!("portcullis:fleet:6:orphan/m/{}", MemberId(1)));
         let deleted = server.call("/v3/kv/deleterange", &format!("{{\"key\":\"{key}\"}}"));
         assert!(deleted.unwrap().contains("\"deleted\":\"1\""));
