@@ -8,8 +8,8 @@
 //! `keyed3` has three token buckets for each key, side by side. Its peers are our table with one
 //! bucket, that table with as much memory as the three buckets have, and three of governor's maps.
 //!
-//! Our tables have at most 16 bytes per key, and for three limits 64. The notes of the rows give the
-//! memory of each side.
+//! Our tables have at most 16 bytes per key, and for three limits 64. The notes of the rows give
+//! the memory of each side.
 //!
 //! `hash-and-exchange` is a second floor: our hash of the key, and an exchange of one word. No
 //! table that decides by one word can be faster with this hash.

@@ -92,9 +92,9 @@ use crate::word::{AtomicWord, NativeWord, Word, narrow};
 /// for a burst of 100. The builder chooses the tick as for an
 /// [`AdjustableBucket`](crate::AdjustableBucket), from 1 µs up with a 64-bit word. With 64 bits the
 /// horizon is over ten years at most rates, and 418 days at 997 permits per second with as many at
-/// once. The word wraps as a token bucket's does. After idling for about a multiple of its [horizon](Self::horizon), the
-/// bucket may report too few available permits, and a slice may be denied permits that it holds.
-/// This lasts about as long as the staleness.
+/// once. The word wraps as a token bucket's does. After idling for about a multiple of its
+/// [horizon](Self::horizon), the bucket may report too few available permits, and a slice may be
+/// denied permits that it holds. This lasts about as long as the staleness.
 ///
 /// Source: the virtual schedule of a [`TokenBucket`](crate::TokenBucket), with caches per thread as
 /// in tcmalloc.
