@@ -3,7 +3,6 @@
 //!
 //! ```sh
 //! cargo run -p portcullis-shm --example two_processes
-//! cargo run -p portcullis-cli -- shm rm two-processes
 //! ```
 
 use core::error::Error;
@@ -23,6 +22,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             Err(denied) => println!("request {nth}: {denied}"),
         }
         thread::sleep(Duration::from_millis(100));
+    }
+    // The last process removes the file.
+    drop(limit);
+    if let Err(error) = file.remove() {
+        println!("left to the other process: {error}");
     }
     Ok(())
 }
