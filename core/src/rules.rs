@@ -236,6 +236,24 @@ pub(crate) fn has_rested<R: TableRules + ?Sized>(
     }
 }
 
+/// The state under the rules `to` of a limiter whose state in a settled line is `state`, for a line
+/// whose clock begins at `now`. `since` is the oldest time that a call may pass there.
+///
+/// A limiter at rest gets the newest state at rest, as if the other line had been settled: its own
+/// state may be nearly as old as the clock lets it become.
+pub(crate) fn moved<R: TableRules + ?Sized>(
+    rules: &R,
+    to: &R,
+    state: u64,
+    (now, since): (Timestamp, Timestamp),
+) -> u64 {
+    if has_rested(rules, state, None, now, since) {
+        to.rested(now, since)
+    } else {
+        to.moved(rules, state, now)
+    }
+}
+
 /// Rules whose states can be converted to other settings. Their permits return by time.
 pub trait Moved: TableRules {}
 

@@ -11,7 +11,9 @@ use core::time::Duration;
 
 use draws::Draws;
 use everyday::{Everyday, YEAR, everyday_limits, nanos};
-use portcullis_core::keyed::{AnyRules, ConcurrencyRules, Line, RuleList, RulesAtRunTime, Seed};
+use portcullis_core::keyed::{
+    AnyRules, ConcurrencyRules, Line, MovableRules, RuleList, RulesAtRunTime, Seed,
+};
 use portcullis_core::limiter::Receipt;
 use portcullis_core::{
     AllOf, FixedWindow, Keyed, KeyedList, Limiter, LimiterExt, Rate, Timestamp, TokenBucket,
@@ -398,6 +400,71 @@ fn a_key_that_rested_for_any_time_has_its_whole_burst_after_a_move() {
         let three = Keyed::new(rules, closed(), Seed::new()).with_revocable_claims();
         assert_eq!(two.hand_over_to(&three, now), 0);
         is_full(&three.key("alice"), now, limit.burst)
+    });
+}
+
+/// Takes the whole burst at `start`, and moves or copies the key at both of `moves`.
+fn is_full_after_moves<R: MovableRules + Copy + Into<AnyRules>>(
+    rules: R,
+    burst: u32,
+    (start, [first, second], now): (Timestamp, [Timestamp; 2], Timestamp),
+) -> Result<(), String> {
+    let lines = || [Line::new, Line::closed, Line::closed].map(|new| vec![new()]);
+    let tables = || lines().map(|lines| Keyed::new(rules, lines, Seed::new()));
+    let [one, two, three] = tables();
+    one.key("alice").take_at(start, burst).unwrap();
+    assert_eq!(
+        [one.move_to(&two, first), two.move_to(&three, second)],
+        [0; 2]
+    );
+    is_full(&three.key("alice"), now, burst).map_err(|error| format!("moved: {error}"))?;
+
+    let [one, two, three] = tables().map(Keyed::with_revocable_claims);
+    one.key("alice").take_at(start, burst).unwrap();
+    assert_eq!(
+        [
+            one.hand_over_to(&two, first),
+            two.hand_over_to(&three, second)
+        ],
+        [0; 2]
+    );
+    is_full(&three.key("alice"), now, burst).map_err(|error| format!("handed over: {error}"))?;
+
+    let rules_at_run_time = || RulesAtRunTime::new([rules.into()]).unwrap();
+    let [one, two, three] =
+        lines().map(|lines| KeyedList::new(rules_at_run_time(), lines, Seed::new()));
+    one.key("alice").take_at(start, burst).unwrap();
+    let moved = [
+        one.move_to(&two, first, Some),
+        two.move_to(&three, second, Some),
+    ];
+    assert_eq!(moved, [0; 2]);
+    is_full(&three.key("alice"), now, burst).map_err(|error| format!("list moved: {error}"))?;
+
+    let [one, two, three] =
+        [(); 3].map(|()| KeyedList::new([rules], vec![Line::new()], Seed::new()));
+    let alice = one.key("alice").address();
+    one.key("alice").take_at(start, burst).unwrap();
+    assert!(one.copy_key_to(alice, &two, alice, first));
+    assert!(two.copy_key_to(alice, &three, alice, second));
+    is_full(&three.key("alice"), now, burst).map_err(|error| format!("copied: {error}"))
+}
+
+/// The second move comes before the line that the first one reached is settled again.
+#[test]
+fn a_key_that_moves_twice_while_it_rests_has_its_whole_burst() {
+    rests_for_any_time("moved twice", &everyday_limits(), |limit, start, now| {
+        let idle = nanos(now.saturating_since(start)) / 100;
+        for parts in [[5, 53], [30, 60], [45, 90]] {
+            let moves = parts.map(|part| start + Duration::from_nanos(idle * part));
+            let times = (start, moves, now);
+            match limit.rules {
+                AnyRules::TokenBucket(rules) => is_full_after_moves(rules, limit.burst, times)?,
+                AnyRules::FixedWindow(rules) => is_full_after_moves(rules, limit.burst, times)?,
+                ref other => unreachable!("{other:?}"),
+            }
+        }
+        Ok(())
     });
 }
 

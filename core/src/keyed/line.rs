@@ -70,7 +70,8 @@
 //! Transition: to *settle* is to replace the state of each limiter at rest by the newest state at
 //! rest, and then to move the clock, by a compare-exchange. Whether a limiter is at rest is decided
 //! by its state and the clock together. They locate the state in time without a wrap, since all
-//! states of a line lie in one part of the circle.
+//! states of a line lie in one part of the circle. A limiter that moves or is copied to another
+//! line arrives there as that line's settling would leave it.
 //!
 //! Invariant: *no word is written under a `now` that its clock does not reach.* A call reads the
 //! clock before it reads the words that it may write. If the clock has run out, the call settles

@@ -55,7 +55,7 @@ use core::hash::BuildHasher;
 use crate::keyed::keyed_array::{KeyedArray, has_users};
 use crate::keyed::line::{self, Address, Found, Held, Line, Width};
 use crate::keyed::{Keyed, KeyedRules};
-use crate::rules::Moved;
+use crate::rules::{Moved, moved};
 use crate::time::timestamp::Timestamp;
 
 /// The rules of a [`Keyed`] table whose keys can move to a table with other settings: those whose
@@ -166,7 +166,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
             after.len(),
             "the tables differ in their numbers of lines"
         );
-        let convert = |held: Held| to.rules[0].moved(&self.rules[0], held.state(), now);
+        let convert = |held: Held| self.moved(to, held.state(), now);
         line::entries_from(before, 0, Width::ONE)
             .zip(line::entries_from(after, 0, Width::ONE))
             .filter(|(from, into)| {
@@ -230,7 +230,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
             after.len(),
             "the tables differ in their numbers of lines"
         );
-        let convert = |held: Held| to.rules[0].moved(&self.rules[0], held.state(), now);
+        let convert = |held: Held| self.moved(to, held.state(), now);
         line::entries_from(before, 0, Width::ONE)
             .zip(line::entries_from(after, 0, Width::ONE))
             .filter(|(from, into)| {
@@ -239,6 +239,15 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
                 !from.hand_over(*into, convert)
             })
             .count()
+    }
+
+    fn moved<L, H>(&self, to: &Keyed<R, L, H>, state: u64, now: Timestamp) -> u64 {
+        moved(
+            &self.rules[0],
+            &to.rules[0],
+            state,
+            (now, to.table.since(now)),
+        )
     }
 
     /// Returns whether the key with this address has moved to another table: see

@@ -24,7 +24,7 @@ use crate::keyed::keyed_list::KeyedList;
 use crate::keyed::line::{self, Address, Claim, Found, Held, Line};
 use crate::keyed::rule_list::sealed::List as _;
 use crate::keyed::rule_list::{MOST, RuleList, RulesAtRunTime};
-use crate::rules::TableRules;
+use crate::rules::{TableRules, moved};
 use crate::time::timestamp::Timestamp;
 
 impl<M: AsRef<[Line]>, S: BuildHasher> KeyedList<RulesAtRunTime, M, S> {
@@ -125,20 +125,21 @@ impl<M: AsRef<[Line]>, S: BuildHasher> KeyedList<RulesAtRunTime, M, S> {
             let word = self.word(from, limit)?.close(exhausted)?;
             (word.tag() == lead.tag()).then_some(word.state())
         });
-        let moved = |limit| {
+        let times = (now, to.table.since(now));
+        let state_of = |limit| {
             let rules = to.rules.nth(limit)?;
             let state = before(limit).and_then(|old| {
                 let state = *states.get(old)?;
-                Some(rules.moved(self.rules.nth(old)?, state?, now))
+                Some(moved(self.rules.nth(old)?, rules, state?, times))
             });
             Some(state.unwrap_or_else(|| rules.fresh(now)))
         };
         for limit in to.order().filter(|&limit| limit != to.lead()) {
-            if let (Some(word), Some(state)) = (to.word(into, limit), moved(limit)) {
+            if let (Some(word), Some(state)) = (to.word(into, limit), state_of(limit)) {
                 word.hold_as(lead.tag(), state);
             }
         }
-        moved(to.lead()).unwrap_or_default()
+        state_of(to.lead()).unwrap_or_default()
     }
 }
 
@@ -183,6 +184,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         };
         self.settle_at(entry.at, now);
         let words = line::words(lines, entry.at, width);
+        let since = to.table.since(now);
         // The lead comes first: all grants that it contains are in the other words.
         let lead = entry.held_when_settled(tag).map(Held::state);
         if lead.is_none() && !entry.is_for(tag) {
@@ -195,7 +197,14 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
                 let word = self.word(words, limit)?;
                 word.held_when_settled(tag).map(Held::state)
             };
-            held.or_else(|| self.exhausted(limit, now))
+            let state = held.or_else(|| self.exhausted(limit, now))?;
+            // A limiter at rest: as if the other line had been settled, which has a clock of its own.
+            let has_rested = self.rules.has_rested(limit, state, None, now, since);
+            Some(if has_rested {
+                self.rules.rested(limit, now, since)
+            } else {
+                state
+            })
         });
         let vacant = |_: usize, held: Option<Held>| held.is_none();
         let shape = (to.width(), to.table.claims);
