@@ -12,6 +12,7 @@
 //! | [`order`] | sorts the records by time |
 //! | [`settings`] | builds limiters from the command line |
 //! | [`judge`] | one limiter per key and limit, and their decisions |
+//! | [`needs`] | what keys need at most in a minute and a second; which of them look like abuse |
 //! | [`policy`] | requests from lines, the decisions of a policy, and limits to recommend |
 //! | [`timeline`] | decisions over time, in a fixed number of rows |
 //! | [`report`] | prints the result, as a summary or as JSON |
@@ -25,6 +26,7 @@ mod input;
 mod judge;
 mod key;
 mod logs;
+mod needs;
 mod order;
 mod policy;
 mod report;

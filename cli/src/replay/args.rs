@@ -8,7 +8,7 @@ use clap::{ValueEnum, ValueHint};
 
 use super::format::Format;
 use super::key::Key;
-use super::policy::recommend::Share;
+use super::policy::recommend::{Share, ShareOf};
 use crate::limit::{Algorithm, Limit, period};
 use crate::policy_file::PolicyFormat;
 use crate::text::spelled;
@@ -82,9 +82,24 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_enum, requires = "policy")]
     pub(crate) policy_format: Option<PolicyFormat>,
     /// With `--policy`: propose for each rule the smallest limits that deny at most this share of
-    /// its requests, such as `1%` or `0.05%`. Reads the logs several times
+    /// its keys, such as `1%` or `0.05%`. Keys that look like abuse are listed and do not count.
+    /// Reads the logs several times
     #[arg(long, value_name = "SHARE", requires = "policy")]
     pub(crate) recommend: Option<Share>,
+    /// What the share of `--recommend` is a share of: the keys of which a request is denied, or the
+    /// requests
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        value_name = "keys|requests",
+        requires = "recommend"
+    )]
+    pub(crate) recommend_by: ShareOf,
+    /// With `--recommend`: count also the keys that look like abuse
+    #[arg(long, requires = "recommend")]
+    pub(crate) all_keys: bool,
     /// The algorithm of limits that do not set one
     #[arg(
         long,
@@ -170,6 +185,12 @@ pub(crate) enum Cost {
 }
 
 impl fmt::Display for OrderBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        spelled(self, f)
+    }
+}
+
+impl fmt::Display for ShareOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         spelled(self, f)
     }

@@ -60,7 +60,7 @@ impl Default for Timeline {
         Self {
             width: WIDTHS[0],
             first: 0,
-            rows: Vec::with_capacity(ROWS),
+            rows: Vec::new(),
         }
     }
 }
