@@ -46,7 +46,7 @@ use self::logs::{Counts, Logs, Parsing};
 use self::order::{Order, Record};
 use self::report::Report;
 use crate::failure::Failure;
-use crate::text::counted;
+use crate::text::{counted, visible};
 
 /// Reads the logs, judges their requests and prints the result.
 ///
@@ -124,13 +124,14 @@ impl<'a> Pass<'a> {
 fn refuse_unreadable(logs: &[Counts<'_>], reader: &mut Reader) -> Result<(), Failure> {
     for log in logs {
         if let Some(line) = &log.first_malformed {
+            let expected = reader.expected(line);
+            let line = visible(line);
             return Err(Failure::Refused(format!(
-                "no line can be read in {}: {}\n  line 1:   {}{}\n  --format says how lines are \
-                 written: see portcullis replay --help",
+                "no line can be read in {}: {}; line 1 is\n  {line}\n  closest format: {} \
+                 (see --format)",
                 input::name(log.log),
                 counted(log.malformed, ("line", "lines")),
-                line.escape_ascii(),
-                reader.expected(line),
+                expected,
             )));
         }
     }

@@ -29,11 +29,14 @@ use crate::text::spelled;
 /// first 64 KiB of a line are read.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Formats:
-  auto      each line in any of the built-in formats below; the default
+  auto      each line in any of the formats below that are no configuration; the default
   common    `%h %l %u %t \"%r\" %>s %b`, also with referer and agent
   combined  the same
   vhost     combined, after the virtual host
   json      one JSON object per line, with the usual member names
+  haproxy, envoy, alb, w3c (iis, cloudfront)  each as the server writes it by default
+  traefik, caddy, google, azure, cloudflare   names for combined or json
+  ingress-nginx  combined, with its further fields
   json:ROLE=MEMBER,...  other names; roles: time, ip, size, user, path, host, referer, agent
   '...'     a format in the notation of nginx ($remote_addr ...) or Apache (%h ...), alone or as
             the whole directive (log_format, LogFormat)

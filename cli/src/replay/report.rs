@@ -142,6 +142,9 @@ struct Source {
     log: String,
     requests: u64,
     malformed: u64,
+    /// Whether the compressed data end too early.
+    #[serde(skip_serializing_if = "core::ops::Not::not")]
+    truncated: bool,
 }
 
 impl<'a> Report<'a> {
@@ -287,6 +290,7 @@ impl Input {
             log: input::name(counts.log).into_owned(),
             requests: counts.requests,
             malformed: counts.malformed,
+            truncated: counts.is_truncated,
         };
         Self {
             order: args.order.to_string(),
@@ -360,6 +364,10 @@ impl Input {
             if log.requests == 0 && log.malformed > 0 {
                 let lines = counted(log.malformed, ("line", "lines"));
                 writeln!(out, "  no line can be read in {}: {lines}", log.log)?;
+            }
+            if log.truncated {
+                let why = "its compressed data end too early; what is before the end was judged";
+                writeln!(out, "  {}: {why}", log.log)?;
             }
         }
         Ok(())
