@@ -5,7 +5,7 @@ use core::str::FromStr;
 use core::time::Duration;
 
 use clap::ValueEnum;
-use portcullis_policy::{PeriodError, parse_count, parse_period};
+use portcullis_policy::{Kind, PeriodError, parse_count, parse_period};
 
 use crate::text::spelled;
 
@@ -93,6 +93,17 @@ impl Limit {
             _ => return Err(EXPECTED_SETTINGS.into()),
         }
         Ok(())
+    }
+}
+
+/// Returns the name of a kind, as a file of rules spells it.
+pub(crate) fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Ingress => "ingress",
+        Kind::Egress => "egress",
+        Kind::Burst => "burst",
+        Kind::Concurrency => "concurrency",
+        _ => "request",
     }
 }
 

@@ -173,6 +173,8 @@ pub(crate) struct Reader {
     last: usize,
     /// The index of the format with columns, if there is one.
     columns: Option<usize>,
+    /// The columns in force.
+    selected: Option<usize>,
     /// Where the last line of the program is in the last line.
     inner: Inner,
 }
@@ -258,6 +260,7 @@ impl Reader {
             columns: choices.iter().position(has_columns),
             choices,
             last: 0,
+            selected: None,
             inner: Inner::Whole,
         })
     }
@@ -265,7 +268,9 @@ impl Reader {
     /// Reads a line without its end. Returns `None` if it is malformed. `cut` means that the line
     /// continues after `line`.
     pub(crate) fn read(&mut self, line: &[u8], cut: bool) -> Option<Request> {
-        self.inner = Inner::of(line);
+        if Inner::is_likely(line) || self.inner != Inner::Whole {
+            self.inner = Inner::of(line);
+        }
         let line = self.inner.line(line);
         if let Some(request) = self.choices[self.last].read(line, cut) {
             return Some(request);
@@ -299,27 +304,27 @@ impl Reader {
     pub(crate) fn directive(&mut self, line: &[u8]) -> bool {
         let inner = Inner::of(line);
         let line = inner.line(line);
-        match self.columns_mut() {
-            Some(columns) => line.starts_with(b"#") && columns.directive(line),
-            None => false,
-        }
+        let Some(columns) = self.columns_mut() else {
+            return false;
+        };
+        let is_directive = columns.directive(line);
+        self.selected = columns.selected();
+        is_directive
     }
 
     /// Returns the number of the columns in force.
     pub(crate) fn columns(&self) -> Option<usize> {
-        match self.choices.get(self.columns?)? {
-            Choice::Columns(columns) => columns.selected(),
-            _ => None,
-        }
+        self.selected
     }
 
     /// Puts columns in force, by their number.
     #[inline]
     pub(crate) fn select_columns(&mut self, number: Option<usize>) {
-        if self.columns() != number
+        if self.selected != number
             && let Some(columns) = self.columns_mut()
         {
             columns.select(number);
+            self.selected = number;
         }
     }
 

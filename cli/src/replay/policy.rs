@@ -83,7 +83,7 @@ pub(crate) fn run(args: &ReplayArgs, file: &Path) -> Result<(), Failure> {
 
 /// Reads the policy. Prints its errors.
 fn load(args: &ReplayArgs, file: &Path) -> Result<Policy, Failure> {
-    let file = PolicyFile::read(&[file.to_owned()], args.policy_format, "--policy-format")?;
+    let file = PolicyFile::read(&[file.to_owned()], args.policy_format)?;
     let policy = file.policy();
     let policy = policy.and_then(|policy| in_process(policy).map_err(Refused::Together));
     policy.map_err(|errors| {

@@ -18,15 +18,20 @@ pub(super) enum Inner {
 }
 
 impl Inner {
-    /// Finds the line of the program.
+    /// Returns whether a line begins as those of containers do. Nearly all others are whole.
     #[inline]
+    pub(super) fn is_likely(line: &[u8]) -> bool {
+        match line.get(10) {
+            Some(b'T') => line[4] == b'-',
+            _ => line.first() == Some(&b'{'),
+        }
+    }
+
+    /// Finds the line of the program.
     pub(super) fn of(line: &[u8]) -> Self {
         match line.first() {
             Some(b'{') if line.starts_with(br#"{"log":"#) => docker(line),
-            // The first bytes of a time.
-            Some(b'0'..=b'9') if line.get(10) == Some(&b'T') && line.get(4) == Some(&b'-') => {
-                cri(line)
-            }
+            Some(b'0'..=b'9') if Self::is_likely(line) => cri(line),
             _ => Self::Whole,
         }
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::super::args::ReplayArgs;
 use super::{Input, Series, chart, json, shown};
-use crate::limit::{span, written};
+use crate::limit::{kind_name, span, written};
 use crate::replay::Pass;
 use crate::replay::needs::PERCENTAGES;
 use crate::replay::policy::recommend::{
@@ -111,16 +111,6 @@ struct DeniedKey {
     error: Option<u64>,
 }
 
-fn name_of(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Ingress => "ingress",
-        Kind::Egress => "egress",
-        Kind::Burst => "burst",
-        Kind::Concurrency => "concurrency",
-        _ => "request",
-    }
-}
-
 /// The limits that were found for a rule.
 #[derive(Debug, Serialize)]
 struct OfSearch {
@@ -197,7 +187,7 @@ impl OfRule {
         let limits = rule.limits().iter().zip(&counts.by_limit);
         Self {
             rule: rule.name().into(),
-            kind: name_of(rule.kind()),
+            kind: kind_name(rule.kind()),
             shadow: rule.is_shadow(),
             asked: counts.asked(),
             allowed: counts.allowed + counts.exempt,
@@ -233,7 +223,7 @@ impl OfRule {
     /// Returns the name with what is special about the rule.
     fn heading(&self) -> String {
         let mut text = self.rule.clone();
-        if self.kind != name_of(Kind::Request) {
+        if self.kind != kind_name(Kind::Request) {
             text = format!("{text} ({})", self.kind);
         }
         if self.shadow {
