@@ -59,7 +59,7 @@ Examples:
   portcullis replay access.log --format '$remote_addr [$msec] $status $bytes_sent $http_x_key' \\
       --key field:http_x_key,path
   portcullis replay access.log --policy policy.toml
-  portcullis replay access.log --policy policy.toml --recommend 1%
+  portcullis replay access.log --policy policy.toml --recommend 1% --html report.html
 
 Exit code: 0 success, 2 the command line or a log cannot be used.")]
 pub(crate) struct ReplayArgs {
@@ -100,8 +100,8 @@ pub(crate) struct ReplayArgs {
         requires = "recommend"
     )]
     pub(crate) recommend_by: ShareOf,
-    /// With `--recommend`: count also the keys that look like abuse
-    #[arg(long, requires = "recommend")]
+    /// With `--recommend` and `--html`: count also the keys that look like abuse
+    #[arg(long)]
     pub(crate) all_keys: bool,
     /// The algorithm of limits that do not set one
     #[arg(
@@ -155,6 +155,10 @@ pub(crate) struct ReplayArgs {
     /// Print one JSON object instead of a summary
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write the result also as a page, which needs nothing else: decisions over time, the busiest
+    /// keys, and what keys need. Memory then also grows with the number of keys
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) html: Option<PathBuf>,
 }
 
 impl ReplayArgs {

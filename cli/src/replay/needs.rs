@@ -73,13 +73,16 @@ pub(crate) fn apart(needs: &[u64]) -> usize {
 /// The percentages of [`percentiles`].
 pub(crate) const PERCENTAGES: [usize; 5] = [50, 90, 95, 99, 100];
 
-/// Returns, for each of [`PERCENTAGES`], the smallest need that covers so many of the keys. `needs`
-/// are sorted, the smallest first; without any, all results are 0.
+/// Returns, for each of [`PERCENTAGES`], the [`percentile`].
 pub(crate) fn percentiles(needs: &[u64]) -> [u64; 5] {
-    PERCENTAGES.map(|percent| {
-        let covered = (needs.len() * percent).div_ceil(100);
-        covered.checked_sub(1).map_or(0, |last| needs[last])
-    })
+    PERCENTAGES.map(|percent| percentile(needs, percent))
+}
+
+/// Returns the smallest need that covers so many percent of the keys. `needs` are sorted, the
+/// smallest first; without any, the result is 0.
+pub(crate) fn percentile(needs: &[u64], percent: usize) -> u64 {
+    let covered = (needs.len() * percent).div_ceil(100);
+    covered.checked_sub(1).map_or(0, |last| needs[last])
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ use super::logs::Parsing;
 use super::report::PolicyReport;
 use super::time::timestamp;
 use super::timeline::{Tally, Timeline};
-use super::{Pass, input};
+use super::{Pass, input, write_page};
 use crate::failure::Failure;
 use crate::policy_file::{PolicyFile, Refused};
 use crate::text::counted;
@@ -61,9 +61,9 @@ pub(crate) fn run(args: &ReplayArgs, file: &Path) -> Result<(), Failure> {
         recommend::refuse_unrepeatable(&args.logs)?;
     }
     let mut trial = Trial::new(load(args, file)?);
-    let mut clients = match args.recommend {
-        Some(_) => Some(Clients::new(again(&trial.policy)?)),
-        None => None,
+    let mut clients = match (args.recommend, &args.html) {
+        (None, None) => None,
+        _ => Some(Clients::new(again(&trial.policy)?)),
     };
     let (pass, waiting) = trial.replay(args, clients.as_mut())?;
     let recommended = match (args.recommend, &clients) {
@@ -73,6 +73,9 @@ pub(crate) fn run(args: &ReplayArgs, file: &Path) -> Result<(), Failure> {
         _ => None,
     };
     let report = PolicyReport::new(args, file, &trial, &pass, &waiting, recommended.as_deref());
+    if let (Some(file), Some(clients)) = (&args.html, &clients) {
+        write_page(file, &report.page(clients), args.all_keys)?;
+    }
     if args.json {
         report.json()?;
     } else {

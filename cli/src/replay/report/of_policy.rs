@@ -8,16 +8,18 @@ use portcullis_policy::{Kind, Limit, Rule, RuleCounts};
 use serde::Serialize;
 
 use super::super::args::ReplayArgs;
+use super::page::{Page, Section};
 use super::{Input, Series, chart, json, shown};
 use crate::limit::{kind_name, span, written};
 use crate::replay::Pass;
 use crate::replay::needs::PERCENTAGES;
+use crate::replay::policy::clients::Clients;
 use crate::replay::policy::recommend::{
     Counts, LeftOut, Needs, Proposal, Recommended, Share, ShareOf,
 };
 use crate::replay::policy::waiting::Waiting;
 use crate::replay::policy::{Activity, Trial};
-use crate::text::{counted, grouped, per_second, percent, speed};
+use crate::text::{counted, grouped, per_second, percent, speed, visible};
 
 /// The result of a replay of a policy. The field names are those of the JSON object.
 #[derive(Debug, Serialize)]
@@ -153,6 +155,33 @@ impl OfNeeds {
 }
 
 impl OfSearch {
+    /// Appends the keys that do not count to `lines`.
+    fn left_out_in(&self, lines: &mut Vec<String>) {
+        let shown_ones = self.left_out.iter().take(SHOWN_LEFT_OUT);
+        lines.extend(shown_ones.map(|each| {
+            format!(
+                "left out, as it looks like abuse: {}: {}, up to {} in a minute",
+                visible(each.key.as_bytes()),
+                counted(each.requests, ("request", "requests")),
+                grouped(each.minute)
+            )
+        }));
+        if let Some(more) = self.left_out.len().checked_sub(SHOWN_LEFT_OUT + 1) {
+            let more = counted(more as u64 + 1, ("more key", "more keys"));
+            lines.push(format!("and {more}: see --json"));
+        }
+        let most = self
+            .needs
+            .as_ref()
+            .and_then(|needs| needs.minute.get("p100"));
+        if let (Some(most), false) = (most, self.left_out.is_empty()) {
+            let most = grouped(*most);
+            lines.push(format!(
+                "every other key has at most {most} in a minute; --all-keys counts all"
+            ));
+        }
+    }
+
     fn new(proposal: &Proposal) -> Option<Self> {
         let (limits, counts, missing_key) = match &proposal.result {
             Recommended::Nothing => return None,
@@ -305,6 +334,31 @@ impl PolicyReport {
             decisions_per_s: per_second(trial.clock.requests, pass.elapsed),
             most_missed: statistics.most_missed(),
             keys_are_all,
+        }
+    }
+
+    /// Returns the page of what `clients` asked for.
+    pub(crate) fn page<'a>(&self, clients: &'a Clients) -> Page<'a> {
+        let sections = self.rules.iter().zip(&clients.rules);
+        let sections = sections.map(|(rule, of_rule)| {
+            let limits: Vec<_> = rule.limits.iter().map(|limit| &*limit.limit).collect();
+            let keys = of_rule.keys.iter();
+            Section {
+                name: rule.heading(),
+                limits: limits.join(", "),
+                timeline: Some(&of_rule.timeline),
+                clients: keys
+                    .map(|(key, client)| (key.to_string(), client))
+                    .collect(),
+                recommended: self.proposed(rule),
+            }
+        });
+        let mut facts = vec![("Policy", self.policy.clone())];
+        facts.extend(self.input.facts(self.allowed, self.denied));
+        Page {
+            title: format!("Replay of {}", self.input.names()),
+            facts,
+            sections: sections.collect(),
         }
     }
 
@@ -468,78 +522,53 @@ impl PolicyReport {
             "\nThe smallest limits that {denied} {share} % of the {what} of their rule\n"
         )?;
         for rule in &self.rules {
-            let now: Vec<_> = rule.limits.iter().map(|limit| &*limit.limit).collect();
-            let (name, now) = (&rule.rule, now.join(", "));
-            let Some(found) = &rule.recommended else {
-                writeln!(out, "  {name}: nothing to propose")?;
-                continue;
-            };
-            match (&found.limits, &found.missing_key) {
-                (Some(limits), _) => {
-                    let Counts {
-                        asked,
-                        denied,
-                        keys,
-                        denied_keys,
-                    } = found.counts;
-                    writeln!(
-                        out,
-                        "  {name}: {now} -> {}, which denies {} of {} ({:.2} %), \
-                         {} of {} ({:.2} %)",
-                        limits.join(", "),
-                        grouped(denied_keys),
-                        counted(keys, ("key", "keys")),
-                        percent(denied_keys, keys),
-                        grouped(denied),
-                        counted(asked, ("request", "requests")),
-                        percent(denied, asked)
-                    )?;
-                }
-                (None, Some(part)) => {
-                    writeln!(
-                        out,
-                        "  {name}: {now}: nothing to propose: no line has {part}"
-                    )?;
-                }
-                (None, None) => writeln!(out, "  {name}: {now}: no limit is large enough")?,
+            let lines = self.proposed(rule);
+            let (first, rest) = lines
+                .split_first()
+                .map_or(("", &[][..]), |(f, r)| (&**f, r));
+            writeln!(out, "  {}: {first}", rule.rule)?;
+            for line in rest {
+                writeln!(out, "    {line}")?;
             }
-            Self::left_out(out, found)?;
         }
         Ok(())
     }
 
-    /// Prints the keys that do not count.
-    fn left_out(out: &mut impl Write, found: &OfSearch) -> io::Result<()> {
-        for LeftOut {
-            key,
-            requests,
-            minute,
-        } in found.left_out.iter().take(SHOWN_LEFT_OUT)
-        {
-            writeln!(
-                out,
-                "    left out, as it looks like abuse: {}: {}, up to {} in a minute",
-                shown(key.as_bytes()),
-                counted(*requests, ("request", "requests")),
-                grouped(*minute)
-            )?;
+    /// Returns what is proposed for a rule, and the keys that do not count, in lines of text. None
+    /// without `--recommend`.
+    fn proposed(&self, rule: &OfRule) -> Vec<String> {
+        if self.recommend.is_none() {
+            return Vec::new();
         }
-        if let Some(more) = found.left_out.len().checked_sub(SHOWN_LEFT_OUT + 1) {
-            let more = counted(more as u64 + 1, ("more key", "more keys"));
-            writeln!(out, "    and {more}: see --json")?;
-        }
-        let most = found
-            .needs
-            .as_ref()
-            .and_then(|needs| needs.minute.get("p100"));
-        if let (Some(most), false) = (most, found.left_out.is_empty()) {
-            let most = grouped(*most);
-            writeln!(
-                out,
-                "    every other key has at most {most} in a minute; --all-keys counts all"
-            )?;
-        }
-        Ok(())
+        let now: Vec<_> = rule.limits.iter().map(|limit| &*limit.limit).collect();
+        let now = now.join(", ");
+        let Some(found) = &rule.recommended else {
+            return vec!["nothing to propose".into()];
+        };
+        let mut lines = vec![match (&found.limits, &found.missing_key) {
+            (Some(limits), _) => {
+                let Counts {
+                    asked,
+                    denied,
+                    keys,
+                    denied_keys,
+                } = found.counts;
+                format!(
+                    "{now} -> {}, which denies {} of {} ({:.2} %), {} of {} ({:.2} %)",
+                    limits.join(", "),
+                    grouped(denied_keys),
+                    counted(keys, ("key", "keys")),
+                    percent(denied_keys, keys),
+                    grouped(denied),
+                    counted(asked, ("request", "requests")),
+                    percent(denied, asked)
+                )
+            }
+            (None, Some(part)) => format!("{now}: nothing to propose: no line has {part}"),
+            (None, None) => format!("{now}: no limit is large enough"),
+        }];
+        found.left_out_in(&mut lines);
+        lines
     }
 
     /// Prints what the keys of each rule need.
