@@ -190,7 +190,7 @@ mod tests {
         for text in ["ms", "500ms", "s", "10s", "m", "90s", "5m", "h", "d", "7d"] {
             assert_eq!(span(period(text).unwrap()), text);
         }
-        assert_eq!(span(Duration::from_secs(3_600)), "h");
+        assert_eq!(span(period("3600s").unwrap()), "h");
         assert_eq!(span(Duration::from_nanos(1_500)), "1.5µs");
         let limit: portcullis_policy::Limit = "5/60s".parse().unwrap();
         assert_eq!(written(&limit), "5/m");

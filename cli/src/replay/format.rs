@@ -52,13 +52,13 @@ pub(crate) enum BuiltIn {
     WithHost,
     /// The combined format of the ingress controller of nginx, with its other fields.
     IngressNginx,
-    /// `option httplog` of HAProxy, also with the head of syslog.
+    /// `option httplog` of `HAProxy`, also with the head of syslog.
     HaProxy,
     /// The default format of Envoy.
     Envoy,
     /// The log of an application load balancer of AWS.
     Alb,
-    /// Columns, as IIS and CloudFront write them.
+    /// Columns, as IIS and `CloudFront` write them.
     Columns,
     /// A JSON object, with the usual members.
     Json,
@@ -313,7 +313,7 @@ impl Reader {
     }
 
     /// Returns the number of the columns in force.
-    pub(crate) fn columns(&self) -> Option<usize> {
+    pub(crate) fn selected_columns(&self) -> Option<usize> {
         self.selected
     }
 
@@ -656,7 +656,7 @@ mod tests {
                 let parts = (0..5).map(|part| reader.part(line.as_bytes(), part));
                 assert!(parts.eq(values.map(str::as_bytes)), "{format}");
                 // The columns of another log.
-                let first = reader.columns();
+                let first = reader.selected_columns();
                 assert!(reader.directive(b"#Fields: time date c-ip sc-bytes"));
                 let other = b"10:05:03 2015-05-17 192.0.2.7 1";
                 assert!(reader.read(other, false).is_some());

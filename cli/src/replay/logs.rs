@@ -207,7 +207,7 @@ impl Log<'_> {
             parsing.reader.select_columns(self.columns);
             let Some(request) = parsing.reader.read(line.bytes, line.cut) else {
                 if parsing.reader.directive(line.bytes) {
-                    self.columns = parsing.reader.columns();
+                    self.columns = parsing.reader.selected_columns();
                     continue;
                 }
                 if counts.requests + counts.malformed == 0 {

@@ -182,7 +182,6 @@ impl Template {
 
     /// Reads a line in which every variable ends at the first place. Nearly every line is such a
     /// line. Returns `None` for another one.
-    #[inline]
     fn read_at_first_ends(&mut self, line: &[u8], cut: bool) -> Option<Request> {
         let Layout { before, variables } = &self.layout;
         self.found.clear();
@@ -345,8 +344,8 @@ impl Layout {
 
 impl Request {
     /// Takes what the replay needs from the value of a variable. Returns whether `text` can be a
-    /// value of this variable.
-    #[inline]
+    /// value of this variable. Inlined, because it is called for each variable of each line.
+    #[inline(always)]
     fn take(&mut self, variable: &Variable, text: &[u8], times: &mut Reader) -> bool {
         let is_word = |other| {
             let ends = |&byte: &u8| byte == other || matches!(byte, b' ' | b'\t');
@@ -383,7 +382,7 @@ impl Variable {
 
     /// Returns where the variable ends in `rest`, if it has a fixed form or no text follows it.
     /// Otherwise, returns the first place where the text that follows it may begin.
-    #[inline]
+    #[inline(always)]
     fn first_end(&self, rest: &[u8]) -> Option<usize> {
         if self.role == Role::Time(Form::Clf) {
             return (rest.len() >= CLF_LENGTH).then_some(CLF_LENGTH);

@@ -1,5 +1,5 @@
 //! Reading of lines whose columns a line `#Fields` before them names: the extended log format of
-//! the W3C, as IIS and CloudFront write it.
+//! the W3C, as IIS and `CloudFront` write it.
 //!
 //! **State.** The columns of each line `#Fields` that was read, and which of them are in force. A
 //! reader of several logs selects those of the log of the next line. Values are separated by tabs
@@ -70,12 +70,11 @@ impl W3c {
             let names: Vec<String> = names.split_whitespace().map(Into::into).collect();
             let known = self.layouts.iter();
             let known = known.enumerate().find(|(_, known)| known.names == names);
-            self.selected = Some(match known {
-                Some((index, _)) => index,
-                None => {
-                    self.layouts.push(Columns::new(names, &self.fields));
-                    self.layouts.len() - 1
-                }
+            self.selected = Some(if let Some((index, _)) = known {
+                index
+            } else {
+                self.layouts.push(Columns::new(names, &self.fields));
+                self.layouts.len() - 1
             });
             return true;
         }
@@ -116,9 +115,10 @@ impl W3c {
         self.moment.push(b'T');
         self.moment.extend_from_slice(value(columns.time)?);
         let time = self.times.read(&self.moment, &Form::Iso)?;
-        let bytes = match self.needs_size {
-            true => size(value(columns.size)?)?,
-            false => 0,
+        let bytes = if self.needs_size {
+            size(value(columns.size)?)?
+        } else {
+            0
         };
         for (field, column) in self.fields.iter().zip(&columns.parts) {
             if self.needs_address && *field == Field::Address && value(*column)?.is_empty() {

@@ -310,9 +310,10 @@ pub(crate) fn search(
     let rules = policy.rules().zip(&clients.rules);
     let (mut searches, greedy): (Vec<_>, Vec<_>) = rules
         .map(|(rule, of_rule)| {
-            let greedy = match args.all_keys {
-                true => Vec::new(),
-                false => left_out(of_rule),
+            let greedy = if args.all_keys {
+                Vec::new()
+            } else {
+                left_out(of_rule)
             };
             let keys = greedy.iter().map(|each| (*each.key).into()).collect();
             (Search::new(rule, of_rule, share, keys), greedy)
