@@ -65,8 +65,8 @@ fn policy(name: &str) -> Scratch {
 /// A tag: its name, with a slash if it closes, and its attributes.
 type Tag = (String, Vec<(String, String)>);
 
-/// Reads a page as a parser of HTML does: its tags, and the text between them. Attributes must be in
-/// double quotes. Panics if the page is not well-formed.
+/// Reads a page as a parser of HTML does: its tags, and the text between them. Attributes must be
+/// in double quotes. Panics if the page is not well-formed.
 fn parsed(page: &str) -> (Vec<Tag>, String) {
     let (mut tags, mut shown, mut open) = (Vec::new(), String::new(), Vec::new());
     let mut rest = page.strip_prefix("<!DOCTYPE html>").unwrap();
