@@ -106,8 +106,9 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// Checks a file of rules, and shows which rules a request matches.
 ///
 /// All errors of the file are shown at once, each with its line. If the rules are valid and a
-/// request is given, the rules are listed in the order in which they are asked: whether each one
-/// matches, why not, and what its limits answer if no permit was taken before.
+/// request is given, it is decided as the service decides it: once for each kind that has rules,
+/// until one denies. The rules are listed in the order in which they are asked: whether each one
+/// matches, why not, its key, and what its limits have left if no permit was taken before.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   portcullis check policy.toml
@@ -122,9 +123,10 @@ pub(crate) struct CheckArgs {
     /// are merged, or else its ocelot.json is read
     #[arg(value_name = "FILE", required = true, num_args = 1.., value_hint = ValueHint::AnyPath)]
     pub(crate) files: Vec<PathBuf>,
-    /// The format of the file [default: `ocelot` for ocelot.json, otherwise by the extension]
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub(crate) format: Option<PolicyFormat>,
+    /// The format of the file [default: `ocelot` for ocelot.json, `ats` for ats.json, otherwise by
+    /// the extension]
+    #[arg(long, alias = "format", value_enum, value_name = "FORMAT")]
+    pub(crate) policy_format: Option<PolicyFormat>,
     /// A request: its method and its path
     #[arg(long, value_name = "METHOD PATH", value_parser = method_and_path)]
     pub(crate) request: Option<(String, String)>,
@@ -173,15 +175,14 @@ pub(crate) struct RequestArgs {
         requires = "request"
     )]
     pub(crate) properties: Vec<(String, String)>,
-    /// What is limited
+    /// What is limited [default: each kind that has rules, until one denies]
     #[arg(
         long,
         value_parser = kind,
-        default_value = "request",
         value_name = "request|ingress|egress|burst|concurrency",
         requires = "request"
     )]
-    pub(crate) kind: Kind,
+    pub(crate) kind: Option<Kind>,
     /// The number of permits that the request takes
     #[arg(long, value_name = "N", default_value = "1", requires = "request")]
     pub(crate) cost: u32,

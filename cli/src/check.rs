@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use portcullis_core::Timestamp;
 use portcullis_core::limiter::Detail;
-use portcullis_policy::{Considered, Explained, Mismatch, Outcome, Policy, Request};
+use portcullis_policy::{Considered, Explained, Kind, Mismatch, Outcome, Policy, Request};
 
 use crate::args::{CheckArgs, RequestArgs};
 use crate::failure::Failure;
+use crate::limit::{kind_name, written};
 use crate::policy_file::PolicyFile;
-use crate::text::counted;
+use crate::text::{counted, visible};
 
 /// Prints that the rules are valid, or all errors of the file. If there is a request, prints for
 /// each rule whether it matches, and what its limits would answer.
@@ -21,7 +22,7 @@ use crate::text::counted;
 /// [`Failure::Refused`] if the file cannot be read, [`Failure::Output`] if the result cannot be
 /// written.
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
-    let file = PolicyFile::read(&args.files, args.format, "--format")?;
+    let file = PolicyFile::read(&args.files, args.policy_format)?;
     let policy = match file.policy() {
         Ok(policy) => policy,
         Err(errors) => {
@@ -41,10 +42,18 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The result of each rule for a request, and the decision.
+/// The kinds of rules, in the order in which a request is decided for them.
+const KINDS: [Kind; 5] = [
+    Kind::Request,
+    Kind::Burst,
+    Kind::Concurrency,
+    Kind::Ingress,
+    Kind::Egress,
+];
+
+/// The result of each rule for a request, and the decision for each kind, until one denies.
 fn explanation(policy: &Policy, about: &RequestArgs, (method, path): &(String, String)) -> String {
     let mut request = Request::new(method, path)
-        .kind(about.kind)
         .host(&about.host)
         .tier(&about.tier)
         .headers(&about.headers)
@@ -53,10 +62,48 @@ fn explanation(policy: &Policy, about: &RequestArgs, (method, path): &(String, S
     if let Some(address) = about.address {
         request = request.address(address);
     }
+    let has_rules = |kind: &Kind| {
+        let mut rules = policy.rules().filter(|rule| rule.is_enabled());
+        rules.any(|rule| rule.kind() == *kind)
+    };
+    let kinds: Vec<Kind> = match about.kind {
+        Some(kind) => vec![kind],
+        None => KINDS.into_iter().filter(has_rules).collect(),
+    };
     let mut text = format!("\n{method} {path}\n");
+    let [kind] = *kinds else {
+        let mut denied = false;
+        for &kind in &kinds {
+            let name = kind_name(kind);
+            if denied {
+                let _ = writeln!(text, "\nkind {name}: not asked");
+                continue;
+            }
+            let _ = writeln!(text, "\nkind {name}:");
+            denied = !explain(&mut text, policy, &request.kind(kind), true);
+        }
+        if kinds.is_empty() {
+            explain(&mut text, policy, &request, false);
+        } else {
+            let answer = if denied { "denied" } else { "allowed" };
+            let _ = writeln!(text, "\n=> {answer}");
+        }
+        return text;
+    };
+    explain(&mut text, policy, &request.kind(kind), false);
+    text
+}
+
+/// Writes the result of each rule for a request of one kind, or only of the rules of this kind, and
+/// the decision. Returns whether the request is allowed.
+fn explain(text: &mut String, policy: &Policy, request: &Request<'_>, only_kind: bool) -> bool {
     // No permit was taken before. A path that is too long or unclear is judged by no
     // rule.
-    if let Ok(explained) = policy.explain_at(Timestamp::ZERO, &request) {
+    if let Ok(mut explained) = policy.explain_at(Timestamp::ZERO, request) {
+        let is_other = |each: &Explained<'_>| {
+            only_kind && matches!(each.considered, Considered::Mismatch(Mismatch::Kind))
+        };
+        explained.retain(|each| !is_other(each));
         let names = explained
             .iter()
             .map(|each| each.rule.name().chars().count());
@@ -64,14 +111,15 @@ fn explanation(policy: &Policy, about: &RequestArgs, (method, path): &(String, S
         let mut decides = None;
         for each in &explained {
             let name = each.rule.name();
-            let verdict = verdict(each, decides);
+            let key = policy.key_values(each.rule, request).to_string();
+            let verdict = verdict(each, decides, &key);
             let _ = writeln!(text, "  {name:width$}  {verdict}");
             if each.decides {
                 decides = Some(name);
             }
         }
     }
-    let decision = policy.decide_at(Timestamp::ZERO, &request);
+    let decision = policy.decide_explained_at(Timestamp::ZERO, request);
     let answer = if decision.is_allowed() {
         "allowed"
     } else {
@@ -84,15 +132,33 @@ fn explanation(policy: &Policy, about: &RequestArgs, (method, path): &(String, S
             rule.name(),
             rule.store().unwrap_or_default()
         ),
-        (Some(rule), _) => writeln!(text, "=> {answer} by {}", rule.name()),
+        (Some(rule), _) => {
+            let left = decision.details().map(|each| {
+                let Detail {
+                    available,
+                    capacity,
+                    ..
+                } = each.detail;
+                format!("{} has {available} of {capacity} left", written(each.limit))
+            });
+            let left: Vec<String> = left.collect();
+            match &*left.join(", ") {
+                "" => writeln!(text, "=> {answer} by {}", rule.name()),
+                left => writeln!(text, "=> {answer} by {}: {left}", rule.name()),
+            }
+        }
         (None, Outcome::Path(error)) => writeln!(text, "=> {answer}: {error}"),
         (None, _) => writeln!(text, "=> {answer}: no rule decides"),
     };
-    text
+    decision.is_allowed() || decision.outcome() == Outcome::Stored
 }
 
-/// What a rule says. `decided` is the rule that has decided before.
-fn verdict(explained: &Explained<'_>, decided: Option<&str>) -> String {
+/// What a rule says. `decided` is the rule that has decided before, `key` the key of the request.
+fn verdict(explained: &Explained<'_>, decided: Option<&str>, key: &str) -> String {
+    let of_key = match key {
+        "" => String::new(),
+        key => format!(", key {}", visible(key.as_bytes())),
+    };
     let answer = match &explained.considered {
         Considered::Disabled => return "disabled".into(),
         Considered::Mismatch(mismatch) => return format!("no match: {}", why(*mismatch)),
@@ -114,6 +180,7 @@ fn verdict(explained: &Explained<'_>, decided: Option<&str>) -> String {
                         0 => String::new(),
                         permits => format!(" (up to {permits} can wait)"),
                     };
+                    let limit = written(limit);
                     match detail.decision {
                         Ok(()) => format!("{limit} has {} left{queue}", detail.available),
                         Err(denied) => format!("{limit}: {denied}"),
@@ -122,13 +189,13 @@ fn verdict(explained: &Explained<'_>, decided: Option<&str>) -> String {
                 .collect();
             match details.iter().all(Detail::is_allowed) {
                 true if all.is_empty() => "allowed: no limits".into(),
-                true => format!("allowed: {}", all.join(", ")),
-                false => format!("denied: {}", all.join(", ")),
+                true => format!("allowed{of_key}: {}", all.join(", ")),
+                false => format!("denied{of_key}: {}", all.join(", ")),
             }
         }
         Considered::Stored { store, limits } => {
-            let limits: Vec<String> = limits.iter().map(ToString::to_string).collect();
-            format!("the store {store} is asked: {}", limits.join(", "))
+            let limits: Vec<String> = limits.iter().map(written).collect();
+            format!("the store {store} is asked{of_key}: {}", limits.join(", "))
         }
         other => format!("{other:?}"),
     };

@@ -1,5 +1,6 @@
 //! Files of rules: their formats, and their errors as a compiler shows them.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -32,17 +33,34 @@ pub(crate) enum PolicyFormat {
 }
 
 impl PolicyFormat {
-    /// The format by the name of a file: Ocelot's has the word `ocelot`, as in
-    /// `ocelot.production.json`; of others, the extension counts.
-    fn of(path: &Path) -> Option<Self> {
-        let extension = path.extension()?.to_str()?;
-        let format = Self::from_str(extension, true).ok()?;
-        let name = path.file_name()?.to_str()?.to_ascii_lowercase();
-        let is_ocelot = name.split(['.', '-', '_']).any(|word| word == "ocelot");
-        Some(match format {
-            Self::Json if is_ocelot => Self::Ocelot,
-            format => format,
-        })
+    /// The format by the name of a file: JSON of other systems has the word `ocelot` or `ats`, as
+    /// in `ocelot.production.json`; of others, the extension counts.
+    ///
+    /// # Errors
+    ///
+    /// Returns what to do about a file whose name does not tell, or tells a format that is not
+    /// read.
+    fn of(path: &Path) -> Result<Self, String> {
+        let text = |part: Option<&OsStr>| part.and_then(OsStr::to_str).map(str::to_ascii_lowercase);
+        let extension = text(path.extension()).unwrap_or_default();
+        let name = text(path.file_name()).unwrap_or_default();
+        let has = |wanted: &str| name.split(['.', '-', '_']).any(|word| word == wanted);
+        match &*extension {
+            "toml" => Ok(Self::Toml),
+            "json" | "jsonc" if has("ocelot") => Ok(Self::Ocelot),
+            "json" | "jsonc" if has("ats") => Ok(Self::Ats),
+            "json" | "jsonc" => Ok(Self::Json),
+            "yaml" | "yml" => Err(
+                "YAML is not read: convert it to JSON (for example: yq -o json FILE), or write \
+                 TOML"
+                    .into(),
+            ),
+            _ => Err(
+                "name its format with --policy-format: toml, json, ocelot or ats. The extensions \
+                 .toml, .json and .jsonc tell it"
+                    .into(),
+            ),
+        }
     }
 }
 
@@ -90,18 +108,13 @@ fn files_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
 
 impl PolicyFile {
     /// Reads a file, or standard input for `-`. The default format is that of the name. A folder
-    /// has the files of Ocelot, which can also be named one by one. Errors name the `option` that
-    /// sets the format.
+    /// has the files of Ocelot, which can also be named one by one.
     ///
     /// # Errors
     ///
     /// [`Failure::Refused`] if a file cannot be read, is not UTF-8 or is too large, if its format
     /// is not known, or if there are several files and one is not of Ocelot.
-    pub(crate) fn read(
-        paths: &[PathBuf],
-        format: Option<PolicyFormat>,
-        option: &str,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn read(paths: &[PathBuf], format: Option<PolicyFormat>) -> Result<Self, Failure> {
         let mut files = Vec::new();
         for path in paths {
             if path.is_dir() {
@@ -122,11 +135,9 @@ impl PolicyFile {
         };
         let is_only = files.len() == 1;
         for path in files {
-            let Some(format) = format.or_else(|| PolicyFormat::of(&path)) else {
-                return Err(refused(
-                    &path,
-                    &format_args!("name its format with {option}"),
-                ));
+            let format = match format {
+                Some(format) => format,
+                None => PolicyFormat::of(&path).map_err(|reason| refused(&path, &reason))?,
             };
             if !is_only && format != PolicyFormat::Ocelot {
                 let reason = "only files of Ocelot can be several";

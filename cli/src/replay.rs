@@ -12,9 +12,10 @@
 //! | [`order`] | sorts the records by time |
 //! | [`settings`] | builds limiters from the command line |
 //! | [`judge`] | one limiter per key and limit, and their decisions |
+//! | [`needs`] | what keys need at most in a minute and a second; which of them look like abuse |
 //! | [`policy`] | requests from lines, the decisions of a policy, and limits to recommend |
 //! | [`timeline`] | decisions over time, in a fixed number of rows |
-//! | [`report`] | prints the result, as a summary or as JSON |
+//! | [`report`] | prints the result, as a summary or as JSON, and writes it as a page |
 //!
 //! The library's own limiters decide, at the log's time. Memory grows with the number of keys and
 //! with the lines of one horizon. A line that waits to be sorted takes 24 bytes.
@@ -25,6 +26,7 @@ mod input;
 mod judge;
 mod key;
 mod logs;
+mod needs;
 mod order;
 mod policy;
 mod report;
@@ -33,6 +35,8 @@ mod time;
 mod timeline;
 
 use core::time::Duration;
+use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -42,9 +46,9 @@ use self::judge::Judge;
 use self::key::{Keys, Numbering};
 use self::logs::{Counts, Logs, Parsing};
 use self::order::{Order, Record};
-use self::report::Report;
+use self::report::{Page, Report};
 use crate::failure::Failure;
-use crate::text::counted;
+use crate::text::{counted, visible};
 
 /// Reads the logs, judges their requests and prints the result.
 ///
@@ -62,6 +66,9 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut judge = Judge::new(settings::all(args)?, args.cost);
+    if args.html.is_some() {
+        judge.count_clients();
+    }
     let reader = Reader::new(&args.format, &args.key, args.cost == Cost::Bytes);
     let mut parsing = Parsing {
         reader: reader.map_err(Failure::Refused)?,
@@ -69,12 +76,21 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     };
     let pass = Pass::new(args, &mut parsing, |record, _| judge.request(record))?;
     let report = Report::new(args, &judge, &parsing.keys, &pass);
+    if let Some(file) = &args.html {
+        write_page(file, &report.page(&judge, &parsing.keys), args.all_keys)?;
+    }
     if args.json {
         report.json()?;
     } else {
         report.summary(args, &judge)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a page to `file`.
+fn write_page(file: &Path, page: &Page<'_>, all_keys: bool) -> Result<(), Failure> {
+    let written = fs::write(file, page.html(all_keys));
+    written.map_err(|error| Failure::Refused(format!("cannot write {}: {error}", file.display())))
 }
 
 /// All logs, read once.
@@ -122,13 +138,14 @@ impl<'a> Pass<'a> {
 fn refuse_unreadable(logs: &[Counts<'_>], reader: &mut Reader) -> Result<(), Failure> {
     for log in logs {
         if let Some(line) = &log.first_malformed {
+            let expected = reader.expected(line);
+            let line = visible(line);
             return Err(Failure::Refused(format!(
-                "no line can be read in {}: {}\n  line 1:   {}{}\n  --format says how lines are \
-                 written: see portcullis replay --help",
+                "no line can be read in {}: {}; line 1 is\n  {line}\n  closest format: {} \
+                 (see --format)",
                 input::name(log.log),
                 counted(log.malformed, ("line", "lines")),
-                line.escape_ascii(),
-                reader.expected(line),
+                expected,
             )));
         }
     }

@@ -1,6 +1,6 @@
 //! Formatting of numbers for people.
 
-use core::fmt;
+use core::fmt::{self, Write};
 use core::time::Duration;
 
 use clap::ValueEnum;
@@ -14,6 +14,25 @@ pub(crate) fn grouped(n: u64) -> String {
             text.push(',');
         }
         text.push(digit);
+    }
+    text
+}
+
+/// Shows bytes as they are, except those that can control a terminal or change the direction of the
+/// text: they are escaped.
+pub(crate) fn visible(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                    text.extend(c.escape_unicode());
+                }
+                c if c.is_control() => text.extend(c.escape_default()),
+                c => text.push(c),
+            }
+        }
+        let _ = write!(text, "{}", chunk.invalid().escape_ascii());
     }
     text
 }
@@ -78,6 +97,14 @@ mod tests {
             ["0", "999", "1,000", "12,345,678"],
             [0, 999, 1_000, 12_345_678].map(grouped).as_slice()
         );
+    }
+
+    #[test]
+    fn bytes_are_shown_as_they_are_unless_they_control_the_terminal() {
+        let line = "a \"é\" \\x [1]";
+        assert_eq!(visible(line.as_bytes()), line);
+        assert_eq!(visible(b"\x1b[2J\t\xff\x7f"), r"\u{1b}[2J\t\xff\u{7f}");
+        assert_eq!(visible("a\u{202e}b".as_bytes()), r"a\u{202e}b");
     }
 
     #[test]

@@ -71,7 +71,8 @@ warning: ClientWhitelist: \"\" has no effect: a request without a client is deni
 
 ";
     assert_eq!(text(&output.stderr).replace(file.path(), "FILE"), expected);
-    let valid = "valid, 1 rule\n\nGET /a/7\n  /a/{b}  decides: allowed: 2/1s has 2 left\n";
+    let valid =
+        "valid, 1 rule\n\nGET /a/7\n  /a/{b}  decides: allowed, key alice: 2/s has 2 left\n";
     assert!(
         text(&output.stdout).contains(valid),
         "{}",
@@ -80,7 +81,7 @@ warning: ClientWhitelist: \"\" has no effect: a request without a client is deni
 
     let content = "{ \"policies\": [{ \"category\": \"a\", \"windowDuration\": \"1s\", \"thresholds\": [] }] }";
     let file = Scratch::new("ats.json", content.as_bytes());
-    let output = check(&[file.path(), "--format", "ats"]);
+    let output = check(&[file.path()]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(text(&output.stderr).matches("error: ").count(), 2);
 }
@@ -144,7 +145,7 @@ portcullis: FILE: 2 errors
 
 #[test]
 fn standard_input_needs_a_format() {
-    let mut command = portcullis(&["check", "-", "--format", "json"]);
+    let mut command = portcullis(&["check", "-", "--policy-format", "json"]);
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -166,11 +167,14 @@ fn files_that_cannot_be_used_are_another_exit_code() {
     let unknown = Scratch::new("rules.yaml", b"");
     for (args, expected) in [
         (vec!["-"], "cannot use -: name its format"),
-        (vec![unknown.path()], "name its format with --format"),
+        (
+            vec![unknown.path()],
+            "YAML is not read: convert it to JSON (for example: yq -o json FILE)",
+        ),
         (vec![latin.path()], "it is not UTF-8 in line 2"),
         (vec!["missing.toml"], "cannot use missing.toml: "),
         (
-            vec![latin.path(), "--format", "yaml"],
+            vec![latin.path(), "--policy-format", "yaml"],
             "invalid value 'yaml'",
         ),
         (vec![latin.path(), "--host", "a"], "--request"),
@@ -217,11 +221,11 @@ fn a_request_is_explained_rule_by_rule() {
         explained(&["POST /login", "--address", "192.0.2.7", "--cost", "3"]),
         "\
 POST /login
-  login  decides: denied: 5/60s has 5 left, 2 at once: 3 permits requested, at most 2 can ever be granted: request fewer
+  login  decides: denied, key 192.0.2.7: 5/m has 5 left, 2 at once: 3 permits requested, at most 2 can ever be granted: request fewer
   new    no match: another host or address
   off    disabled
   all    no match: without a listed value of the property region
-=> denied by login
+=> denied by login: 5/m has 5 of 5 left, 2 at once has 2 of 2 left
 "
     );
     assert_eq!(
@@ -255,11 +259,11 @@ GET /login?a=b
         ]),
         "\
 POST /login
-  login  decides: allowed: 5/60s has 5 left, 2 at once has 2 left
+  login  decides: allowed, key 198.51.100.7: 5/m has 5 left, 2 at once has 2 left
   new    not asked: login decides
   off    disabled
   all    not asked: login decides
-=> allowed by login
+=> allowed by login: 5/m has 4 of 5 left, 2 at once has 1 of 2 left
 "
     );
     assert_eq!(
@@ -275,7 +279,7 @@ GET /
     );
     assert!(
         explained(&["POST /login", "--address", "192.0.2.9"])
-            .contains("  login  decides: allowed: 50/60s has 50 left\n")
+            .contains("  login  decides: allowed, key 192.0.2.9: 50/m has 50 left\n")
     );
     let deep = format!("GET {}", "/a".repeat(1_000));
     let explained = explained(&[&deep]);
@@ -316,16 +320,100 @@ fn a_rule_with_a_store_is_asked_there() {
     let output = check(&[file.path(), "--request", "GET /"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let stdout = text(&output.stdout);
-    let expected = "  all  decides: the store shared is asked: 5/60s\n\
+    let expected = "  all  decides: the store shared is asked: 5/m\n\
                     => decided by all in the store shared\n";
     assert!(stdout.ends_with(expected), "{stdout}");
+}
+
+/// As the layer does: a denial of one kind ends the decision.
+#[test]
+fn a_request_is_decided_for_each_kind_until_one_denies() {
+    let rules = "\
+[[rules]]
+name = 'clients'
+key = ['address', 'header:X-Key']
+limits = ['10/s']
+
+[[rules]]
+name = 'bursts'
+kind = 'burst'
+limits = ['5/m']
+
+[[rules]]
+name = 'uploads'
+kind = 'concurrency'
+paths = ['/files/**']
+limits = [{ at_once = 2 }]
+";
+    let file = Scratch::new("kinds.toml", rules.as_bytes());
+    let explained = |args: &[&str]| {
+        let request = ["--request", "GET /a", "--address", "192.0.2.7", "--header"];
+        let args = [&[file.path()], &request[..], &["X-Key: \u{1b}k"], args].concat();
+        let output = text(&check(&args).stdout);
+        output.split_once("\n\n").unwrap().1.to_owned()
+    };
+    assert_eq!(
+        explained(&[]),
+        "\
+GET /a
+
+kind request:
+  clients  decides: allowed, key address=192.0.2.7 header:X-Key=\\u{1b}k: 10/s has 10 left
+=> allowed by clients: 10/s has 9 of 10 left
+
+kind burst:
+  bursts  decides: allowed: 5/m has 5 left
+=> allowed by bursts: 5/m has 4 of 5 left
+
+kind concurrency:
+  uploads  no match: another path
+=> allowed: no rule decides
+
+=> allowed
+"
+    );
+    let denied = explained(&["--cost", "6"]);
+    let expected = "=> denied by bursts: 5/m has 5 of 5 left\n\n\
+                    kind concurrency: not asked\n\n=> denied\n";
+    assert!(denied.ends_with(expected), "{denied}");
+    let one = explained(&["--kind", "burst"]);
+    assert!(
+        one.ends_with("=> allowed by bursts: 5/m has 4 of 5 left\n"),
+        "{one}"
+    );
+    assert!(one.contains("clients  no match: another kind"), "{one}");
+}
+
+#[test]
+fn the_extension_tells_the_format_and_the_option_is_that_of_replay() {
+    let rules = "{ \"rules\": [{ \"name\": \"a\" }] } // one";
+    for name in ["rules.jsonc", "RULES.JSON"] {
+        let file = Scratch::new(name, rules.as_bytes());
+        assert_eq!(check(&[file.path()]).status.code(), Some(0), "{name}");
+    }
+    let file = Scratch::new("rules.txt", rules.as_bytes());
+    for option in ["--policy-format", "--format"] {
+        let output = check(&[file.path(), option, "json"]);
+        assert_eq!(output.status.code(), Some(0), "{option}");
+    }
+    let error = text(&check(&[file.path()]).stderr);
+    let expected = "name its format with --policy-format: toml, json, ocelot or ats.";
+    assert!(error.contains(expected), "{error}");
 }
 
 #[test]
 fn a_path_is_read_as_the_policy_says() {
     for (reading, request, expected) in [
-        ("either", "GET /files/a", "=> allowed by files\n"),
-        ("either", "HEAD /files/a", "=> allowed by files\n"),
+        (
+            "either",
+            "GET /files/a",
+            "=> allowed by files: 1/h has 0 of 1 left\n",
+        ),
+        (
+            "either",
+            "HEAD /files/a",
+            "=> allowed by files: 1/h has 0 of 1 left\n",
+        ),
         (
             "either",
             "GET /files/..",
@@ -336,10 +424,26 @@ fn a_path_is_read_as_the_policy_says() {
             "GET /files/a/",
             "=> denied: the path can be read in several ways, which different rules are for\n",
         ),
-        ("literal", "GET /files/..", "=> allowed by files\n"),
-        ("literal", "GET /files/a/", "=> allowed by rest\n"),
-        ("resolved", "GET /files/..", "=> allowed by rest\n"),
-        ("resolved", "GET /files/a/", "=> allowed by files\n"),
+        (
+            "literal",
+            "GET /files/..",
+            "=> allowed by files: 1/h has 0 of 1 left\n",
+        ),
+        (
+            "literal",
+            "GET /files/a/",
+            "=> allowed by rest: 9/h has 8 of 9 left\n",
+        ),
+        (
+            "resolved",
+            "GET /files/..",
+            "=> allowed by rest: 9/h has 8 of 9 left\n",
+        ),
+        (
+            "resolved",
+            "GET /files/a/",
+            "=> allowed by files: 1/h has 0 of 1 left\n",
+        ),
     ] {
         let rules = format!(
             "paths = {{ reading = '{reading}' }}
@@ -391,7 +495,7 @@ fn the_files_of_a_folder_are_merged_as_ocelot_merges_them() {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         assert_eq!(text(&output.stderr), "");
         let expected = format!(
-            "{}: valid, 1 rule\n\nGET /p\n  /p  decides: allowed: 1/60s has 1 left\n",
+            "{}: valid, 1 rule\n\nGET /p\n  /p  decides: allowed, key a: 1/m has 1 left\n",
             files.join(", ")
         );
         let stdout = text(&output.stdout);

@@ -122,7 +122,7 @@ fn the_decisions_of_ats_are_in_force_as_their_definition_says() {
     let output = portcullis(&args).output().unwrap();
     let summary = text(&output.stdout);
     let of_upload = in_force(2).1;
-    let expected = format!("{of_upload}  of 1,018: Stop in force (8/60s)");
+    let expected = format!("{of_upload}  of 1,018: Stop in force (8/m)");
     assert!(
         summary.contains(&expected),
         "{expected:?} is missing in\n{summary}"

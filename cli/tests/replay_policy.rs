@@ -562,7 +562,8 @@ fn recommended_limits_are_the_smallest_with_the_wanted_share_of_denials() {
     ];
     for (wanted, percent) in [("1%", 1), ("30%", 30)] {
         for (name, rules, searched) in all {
-            let args = ["--recommend", wanted, "--format", FORMAT];
+            let by = ["--recommend-by", "requests", "--all-keys"];
+            let args = [&["--recommend", wanted, "--format", FORMAT], &by[..]].concat();
             let json = replay(log.path(), &policy(name), &args);
             for &(rule, largest) in searched {
                 let found = &json["rules"][rule]["recommended"];
@@ -588,6 +589,112 @@ fn recommended_limits_are_the_smallest_with_the_wanted_share_of_denials() {
             }
         }
     }
+}
+
+/// A log of logins of 60 clients. 59 of them log in up to four times in a minute. One guesses
+/// passwords, and sends 40 % of the requests.
+fn logins_with_one_guesser() -> Vec<u8> {
+    let mut random = common::random();
+    let mut lines = Vec::new();
+    for client in 0..59 {
+        let first = random(3_000);
+        let count = 1 + client % 4;
+        lines.extend((0..count).map(|at| (first + at * 12, format!("192.0.2.{client}"))));
+    }
+    let others = lines.len() as u64;
+    lines.extend((0..others * 2 / 3).map(|at| (600 + at, "203.0.113.9".into())));
+    lines.sort();
+    let mut log = String::new();
+    for (second, address) in lines {
+        let (minute, second) = (second / 60, second % 60);
+        let _ = writeln!(
+            log,
+            "{address} - - [01/Mar/2024:00:{minute:02}:{second:02} +0000] \
+             \"POST /login HTTP/1.1\" 200 1"
+        );
+    }
+    log.into_bytes()
+}
+
+const LOGIN_RULE: &[u8] = b"[[rules]]\nname = 'logins'\npaths = ['/login']\nkey = ['address']\n\
+    limits = [{ rate = '5/m', algorithm = 'sliding-window' }]\n";
+
+#[test]
+fn recommended_limits_are_those_that_the_clients_need_who_do_not_guess_passwords() {
+    let log = Scratch::new("guesser.log", &logins_with_one_guesser());
+    let policy = Scratch::new("guesser.toml", LOGIN_RULE);
+    let json = replay(log.path(), policy.path(), &["--recommend", "1%"]);
+    let found = &json["rules"][0]["recommended"];
+    assert_eq!(found["limits"], serde_json::json!(["4/m"]));
+    let left_out = serde_json::json!([
+        { "key": "203.0.113.9", "requests": 97, "minute": 60 }
+    ]);
+    assert_eq!(found["left_out"], left_out);
+    let counts = ["asked", "denied", "keys", "denied_keys"].map(|name| &found[name]);
+    assert_eq!(counts, [146, 0, 59, 0]);
+    let minute = serde_json::json!({ "p50": 2, "p90": 4, "p95": 4, "p99": 4, "p100": 4 });
+    assert_eq!(found["needs"]["minute"], minute);
+    assert_eq!(found["needs"]["second"]["p100"], 1);
+
+    // One key of 59 is less than 2 %; of those with four logins there are 14.
+    let quarter = replay(log.path(), policy.path(), &["--recommend", "25%"]);
+    let found = &quarter["rules"][0]["recommended"];
+    assert_eq!(found["limits"], serde_json::json!(["3/m"]));
+    assert_eq!(
+        (&found["denied"], &found["denied_keys"]),
+        (&14.into(), &14.into())
+    );
+
+    // Counted like any other key, it is the one that has to be served.
+    let all = ["--recommend", "1%", "--all-keys"];
+    let found = &replay(log.path(), policy.path(), &all)["rules"][0]["recommended"];
+    assert_eq!(found["limits"], serde_json::json!(["60/m"]));
+    assert_eq!(found["left_out"], serde_json::json!([]));
+
+    let args = [
+        "replay",
+        log.path(),
+        "--policy",
+        policy.path(),
+        "--recommend",
+        "1%",
+    ];
+    let output = portcullis(&args).output().unwrap();
+    let summary = text(&output.stdout);
+    for expected in [
+        "logins: 5/m -> 4/m, which denies 0 of 59 keys (0.00 %), 0 of 146 requests (0.00 %)",
+        "left out, as it looks like abuse: 203.0.113.9: 97 requests, up to 60 in a minute",
+        "every other key has at most 4 in a minute; --all-keys counts all",
+        "at most 1 % of the keys of their rule",
+    ] {
+        assert!(
+            summary.contains(expected),
+            "{expected:?} is missing in\n{summary}"
+        );
+    }
+}
+
+#[test]
+fn nothing_is_proposed_for_a_rule_whose_key_no_line_has() {
+    let log = Scratch::new("keyless.log", &logins_with_one_guesser());
+    let rule = b"[[rules]]\nname = 'keys'\nkey = ['header:X-Api-Key']\non_missing = 'share'\n\
+        limits = ['5/m']\n";
+    let policy = Scratch::new("keyless.toml", rule);
+    let json = replay(log.path(), policy.path(), &["--recommend", "1%"]);
+    let found = &json["rules"][0]["recommended"];
+    assert_eq!(found["limits"], Value::Null);
+    assert_eq!(found["missing_key"], "header:X-Api-Key");
+    let args = [
+        "replay",
+        log.path(),
+        "--policy",
+        policy.path(),
+        "--recommend",
+        "1%",
+    ];
+    let summary = text(&portcullis(&args).output().unwrap().stdout);
+    let expected = "keys: 5/m: nothing to propose: no line has header:X-Api-Key";
+    assert!(summary.contains(expected), "{summary}");
 }
 
 #[test]
@@ -667,7 +774,7 @@ fn what_cannot_be_replayed_is_said() {
         "no line has header:X-Api-Key",
         "rule ",
         "agents ",
-        "by 15/60s",
+        "by 15/m",
     ] {
         assert!(
             summary.contains(expected),

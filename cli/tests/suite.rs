@@ -25,6 +25,9 @@ mod replay_input;
 #[path = "replay_order.rs"]
 mod replay_order;
 
+#[path = "replay_page.rs"]
+mod replay_page;
+
 #[path = "replay_policy.rs"]
 mod replay_policy;
 

@@ -8,7 +8,7 @@ use clap::{ValueEnum, ValueHint};
 
 use super::format::Format;
 use super::key::Key;
-use super::policy::recommend::Share;
+use super::policy::recommend::{Share, ShareOf};
 use crate::limit::{Algorithm, Limit, period};
 use crate::policy_file::PolicyFormat;
 use crate::text::spelled;
@@ -29,11 +29,14 @@ use crate::text::spelled;
 /// first 64 KiB of a line are read.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Formats:
-  auto      each line in any of the built-in formats below; the default
+  auto      each line in any of the formats below that are no configuration; the default
   common    `%h %l %u %t \"%r\" %>s %b`, also with referer and agent
   combined  the same
   vhost     combined, after the virtual host
   json      one JSON object per line, with the usual member names
+  haproxy, envoy, alb, w3c (iis, cloudfront)  each as the server writes it by default
+  traefik, caddy, google, azure, cloudflare   names for combined or json
+  ingress-nginx  combined, with its further fields
   json:ROLE=MEMBER,...  other names; roles: time, ip, size, user, path, host, referer, agent
   '...'     a format in the notation of nginx ($remote_addr ...) or Apache (%h ...), alone or as
             the whole directive (log_format, LogFormat)
@@ -56,7 +59,7 @@ Examples:
   portcullis replay access.log --format '$remote_addr [$msec] $status $bytes_sent $http_x_key' \\
       --key field:http_x_key,path
   portcullis replay access.log --policy policy.toml
-  portcullis replay access.log --policy policy.toml --recommend 1%
+  portcullis replay access.log --policy policy.toml --recommend 1% --html report.html
 
 Exit code: 0 success, 2 the command line or a log cannot be used.")]
 pub(crate) struct ReplayArgs {
@@ -82,9 +85,24 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_enum, requires = "policy")]
     pub(crate) policy_format: Option<PolicyFormat>,
     /// With `--policy`: propose for each rule the smallest limits that deny at most this share of
-    /// its requests, such as `1%` or `0.05%`. Reads the logs several times
+    /// its keys, such as `1%` or `0.05%`. Keys that look like abuse are listed and do not count.
+    /// Reads the logs several times
     #[arg(long, value_name = "SHARE", requires = "policy")]
     pub(crate) recommend: Option<Share>,
+    /// What the share of `--recommend` is a share of: the keys of which a request is denied, or the
+    /// requests
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        value_name = "keys|requests",
+        requires = "recommend"
+    )]
+    pub(crate) recommend_by: ShareOf,
+    /// With `--recommend` and `--html`: count also the keys that look like abuse
+    #[arg(long)]
+    pub(crate) all_keys: bool,
     /// The algorithm of limits that do not set one
     #[arg(
         long,
@@ -137,6 +155,10 @@ pub(crate) struct ReplayArgs {
     /// Print one JSON object instead of a summary
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write the result also as a page, which needs nothing else: decisions over time, the busiest
+    /// keys, and what keys need. Memory then also grows with the number of keys
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) html: Option<PathBuf>,
 }
 
 impl ReplayArgs {
@@ -170,6 +192,12 @@ pub(crate) enum Cost {
 }
 
 impl fmt::Display for OrderBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        spelled(self, f)
+    }
+}
+
+impl fmt::Display for ShareOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         spelled(self, f)
     }

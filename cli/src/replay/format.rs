@@ -5,21 +5,29 @@
 //! | [`template`] | a line of text against a template |
 //! | [`layout`] | templates as nginx and Apache write them |
 //! | [`json`] | a line that is a JSON object |
+//! | [`w3c`] | a line whose columns a line `#Fields` names |
+//! | [`wrapped`] | a line inside that of a container |
 //!
-//! Every text format is a template, including the built-in ones. `auto` tries the built-in formats
-//! on each line, starting with the format of the previous line. No line matches two of them: only
-//! JSON begins with a brace, and [`has_virtual_host`] tells the other two apart.
+//! Every other text format is a template, including the built-in ones. `auto` tries the built-in
+//! formats on each line, starting with the format of the previous line. No line matches two of
+//! them: only JSON begins with a brace, [`has_virtual_host`] tells the common formats apart, the
+//! times of the others have another notation, and columns are looked for only after `#Fields`.
 
 mod json;
 mod layout;
 mod template;
+mod w3c;
+mod wrapped;
 
-use core::fmt::Write;
 use core::net::IpAddr;
 use core::str::FromStr;
 
+use memchr::memchr_iter;
+
 use self::json::{Json, Members};
 use self::template::{Layout, Mismatch, Role, Template};
+use self::w3c::W3c;
+use self::wrapped::Inner;
 use super::key::{Field, Key};
 
 pub(crate) use self::template::Request;
@@ -27,38 +35,133 @@ pub(crate) use self::template::Request;
 /// The value of `--format`.
 #[derive(Clone, Debug)]
 pub(crate) enum Format {
-    /// Any of the following formats except the last.
-    Auto,
-    /// The common format, and the combined one, which extends it.
-    Common,
-    /// The combined format after a virtual host.
-    WithHost,
-    /// A JSON object in each line.
+    /// Each line in any of these formats.
+    BuiltIn(&'static [BuiltIn]),
+    /// A JSON object in each line, with these members.
     Json(Members),
     /// A format from the configuration of a server.
     Own(Layout),
 }
 
+/// The formats that are known by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BuiltIn {
+    /// The common format, and the combined one, which extends it.
+    Combined,
+    /// The combined format after a virtual host.
+    WithHost,
+    /// The combined format of the ingress controller of nginx, with its other fields.
+    IngressNginx,
+    /// `option httplog` of `HAProxy`, also with the head of syslog.
+    HaProxy,
+    /// The default format of Envoy.
+    Envoy,
+    /// The log of an application load balancer of AWS.
+    Alb,
+    /// Columns, as IIS and `CloudFront` write them.
+    Columns,
+    /// A JSON object, with the usual members.
+    Json,
+}
+
+/// The formats of `auto`.
+const AUTO: [BuiltIn; 7] = [
+    BuiltIn::Combined,
+    BuiltIn::WithHost,
+    BuiltIn::Json,
+    BuiltIn::HaProxy,
+    BuiltIn::Envoy,
+    BuiltIn::Alb,
+    BuiltIn::Columns,
+];
+
+/// The names of formats. A name of several is the name of a server that can write each.
+const NAMES: [(&str, &[BuiltIn]); 17] = [
+    ("auto", &AUTO),
+    ("common", &[BuiltIn::Combined]),
+    ("combined", &[BuiltIn::Combined]),
+    ("vhost", &[BuiltIn::WithHost]),
+    ("json", &[BuiltIn::Json]),
+    ("haproxy", &[BuiltIn::HaProxy]),
+    ("envoy", &[BuiltIn::Envoy, BuiltIn::Json]),
+    ("alb", &[BuiltIn::Alb]),
+    ("cloudfront", &[BuiltIn::Columns]),
+    ("iis", &[BuiltIn::Columns]),
+    ("w3c", &[BuiltIn::Columns]),
+    ("traefik", &[BuiltIn::Combined, BuiltIn::Json]),
+    ("caddy", &[BuiltIn::Combined, BuiltIn::Json]),
+    ("ingress-nginx", &[BuiltIn::IngressNginx]),
+    ("google", &[BuiltIn::Json]),
+    ("azure", &[BuiltIn::Json]),
+    ("cloudflare", &[BuiltIn::Json]),
+];
+
 const COMBINED: &str = r#"%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i""#;
 
-const EXPECTED: &str = "expected auto, common, combined, vhost, json, json:ROLE=MEMBER,..., or a \
-                        format as nginx ($remote_addr ...) or Apache (%h ...) writes it";
+/// A status may be -1. Captured header fields may stand before the request.
+const HAPROXY: &str = r#"%h:%{client_port}p [%{%d/%b/%Y:%H:%M:%S}t.%{msec_frac}t] %{frontend}n %{backend}n/%{server}n %{timers}n %{status_code}n %B %{request_cookie}n %{response_cookie}n %{termination}n %{connections}n %{queues}n "%r""#;
+
+/// A status may be 0.
+const ENVOY: &str = r#"[$time_iso8601] "$request" $response_code $response_flags $bytes_received $bytes_sent $duration $service_time "$http_x_forwarded_for" "$http_user_agent" "$request_id" "$host" "$upstream_host""#;
+
+const ALB: &str = r#"$type $time_iso8601 $elb $remote_addr:$client_port $target $request_time $target_time $response_time $elb_status_code $target_status_code $received_bytes $bytes_sent "$request" "$http_user_agent" $ssl_cipher $ssl_protocol $target_group_arn "$trace_id" "$host""#;
+
+const INGRESS_NGINX: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent" $request_length $request_time [$proxy_upstream_name] [$proxy_alternative_upstream_name] $upstream_addr $upstream_response_length $upstream_response_time $upstream_status $req_id"#;
+
+impl BuiltIn {
+    /// Returns the name, for messages.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Combined => "combined",
+            Self::WithHost => "vhost",
+            Self::IngressNginx => "ingress-nginx",
+            Self::HaProxy => "haproxy",
+            Self::Envoy => "envoy",
+            Self::Alb => "alb",
+            Self::Columns => "w3c",
+            Self::Json => "json",
+        }
+    }
+
+    /// Returns the layout of a template.
+    fn layout(self) -> Result<Layout, String> {
+        let mut layout = layout::parse(match self {
+            Self::WithHost => return layout::parse(&format!("%v {COMBINED}")),
+            Self::IngressNginx => INGRESS_NGINX,
+            Self::HaProxy => HAPROXY,
+            Self::Envoy => ENVOY,
+            Self::Alb => ALB,
+            Self::Combined | Self::Columns | Self::Json => COMBINED,
+        })?;
+        if self == Self::Envoy {
+            let mut variables = layout.variables.iter_mut();
+            if let Some(list) = variables.find(|variable| variable.name == "http_x_forwarded_for") {
+                list.role = Role::Forwarded;
+            }
+        }
+        Ok(layout)
+    }
+}
 
 impl FromStr for Format {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Ok(match text {
-            "auto" => Self::Auto,
-            "common" | "combined" => Self::Common,
-            "vhost" => Self::WithHost,
-            "json" => Self::Json(Members::default()),
-            _ => match text.strip_prefix("json:") {
-                Some(members) => Self::Json(members.parse()?),
-                None if text.contains(['$', '%']) => Self::Own(layout::parse(text)?),
-                None => return Err(EXPECTED.into()),
-            },
-        })
+        if let Some((_, formats)) = NAMES.iter().find(|(name, _)| *name == text) {
+            return Ok(Self::BuiltIn(formats));
+        }
+        match text.strip_prefix("json:") {
+            Some(members) => Ok(Self::Json(members.parse()?)),
+            None if text.contains(['$', '%']) => Ok(Self::Own(layout::parse(text)?)),
+            None => {
+                let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
+                Err(format!(
+                    "expected {}, json:ROLE=MEMBER,..., or a format as nginx ($remote_addr ...) \
+                     or Apache (%h ...) writes it",
+                    names.join(", ")
+                ))
+            }
+        }
     }
 }
 
@@ -68,13 +171,22 @@ pub(crate) struct Reader {
     choices: Vec<Choice>,
     /// The index of the format that read the last line.
     last: usize,
+    /// The index of the format with columns, if there is one.
+    columns: Option<usize>,
+    /// The columns in force.
+    selected: Option<usize>,
+    /// Where the last line of the program is in the last line.
+    inner: Inner,
 }
 
 #[derive(Debug)]
 enum Choice {
     Template(Template),
-    /// A built-in format, and whether its lines begin with a virtual host.
-    BuiltIn(Template, bool),
+    /// A built-in format in which lines of another one can look right.
+    BuiltIn(BuiltIn, Template),
+    /// A format whose lines may have the head of syslog, and where the last line began.
+    AfterHead(Template, usize),
+    Columns(W3c),
     Json(Json),
 }
 
@@ -89,7 +201,12 @@ impl Reader {
         let fields: Vec<_> = key.parts.iter().map(|part| part.field.clone()).collect();
         let size = charged.then_some("--cost bytes");
         let reader = Self::of_fields(format, &fields, size, true)?;
-        if let [Choice::Template(template) | Choice::BuiltIn(template, _)] = &*reader.choices {
+        if let [
+            Choice::Template(template)
+            | Choice::BuiltIn(_, template)
+            | Choice::AfterHead(template, _),
+        ] = &*reader.choices
+        {
             for (number, part) in key.parts.iter().enumerate() {
                 if !template.has(number) {
                     return Err(format!("--key {}: the format has no such field", part.name));
@@ -111,58 +228,50 @@ impl Reader {
         size: Option<&str>,
         needs_address: bool,
     ) -> Result<Self, String> {
-        let combined = || layout::parse(COMBINED);
-        let with_host = || layout::parse(&format!("%v {COMBINED}"));
-        let built_in =
-            |layout, with_host| Choice::BuiltIn(Template::new(layout, fields, true), with_host);
         let json = |members: &Members| {
             Choice::Json(Json::new(members, fields, size.is_some(), needs_address))
         };
         let choices = match format {
-            Format::Auto => vec![
-                built_in(combined()?, false),
-                built_in(with_host()?, true),
-                json(&Members::default()),
-            ],
-            Format::Common => vec![built_in(combined()?, false)],
-            Format::WithHost => vec![built_in(with_host()?, true)],
+            Format::BuiltIn(formats) => {
+                let choice = |&format: &BuiltIn| {
+                    let template = || -> Result<Template, String> {
+                        Ok(Template::new(format.layout()?, fields, true))
+                    };
+                    Ok(match format {
+                        BuiltIn::Json => json(&Members::default()),
+                        BuiltIn::Columns => {
+                            Choice::Columns(W3c::new(fields, size.is_some(), needs_address))
+                        }
+                        BuiltIn::HaProxy => Choice::AfterHead(template()?, 0),
+                        format => Choice::BuiltIn(format, template()?),
+                    })
+                };
+                formats.iter().map(choice).collect::<Result<_, String>>()?
+            }
             Format::Json(members) => vec![json(members)],
             Format::Own(layout) => {
-                let has = |role| {
-                    layout
-                        .variables
-                        .iter()
-                        .any(|variable| role == variable.role)
-                };
-                let has_time =
-                    |variable: &template::Variable| matches!(variable.role, Role::Time(_));
-                if !layout.variables.iter().any(has_time) {
-                    return Err(
-                        "--format: the format has no time, for example $time_local, \
-                                $msec or %t"
-                            .into(),
-                    );
-                }
-                if let Some(needs) = size
-                    && !has(Role::Size)
-                {
-                    return Err(format!(
-                        "{needs}: the format has no size, for example $body_bytes_sent or %b"
-                    ));
-                }
-                vec![Choice::Template(Template::new(
-                    layout.clone(),
-                    fields,
-                    false,
-                ))]
+                has_what_is_needed(layout, size)?;
+                let template = Template::new(layout.clone(), fields, false);
+                vec![Choice::Template(template)]
             }
         };
-        Ok(Self { choices, last: 0 })
+        let has_columns = |choice: &Choice| matches!(choice, Choice::Columns(_));
+        Ok(Self {
+            columns: choices.iter().position(has_columns),
+            choices,
+            last: 0,
+            selected: None,
+            inner: Inner::Whole,
+        })
     }
 
     /// Reads a line without its end. Returns `None` if it is malformed. `cut` means that the line
     /// continues after `line`.
     pub(crate) fn read(&mut self, line: &[u8], cut: bool) -> Option<Request> {
+        if Inner::is_likely(line) || self.inner != Inner::Whole {
+            self.inner = Inner::of(line);
+        }
+        let line = self.inner.line(line);
         if let Some(request) = self.choices[self.last].read(line, cut) {
             return Some(request);
         }
@@ -179,25 +288,82 @@ impl Reader {
 
     /// Returns part number `part` of the key of `line`, which must be the last line that was read.
     pub(crate) fn part<'a>(&'a self, line: &'a [u8], part: usize) -> &'a [u8] {
+        let line = self.inner.line(line);
         match &self.choices[self.last] {
-            Choice::Template(template) | Choice::BuiltIn(template, _) => template.part(line, part),
+            Choice::Template(template) | Choice::BuiltIn(_, template) => template.part(line, part),
+            Choice::AfterHead(template, start) => {
+                template.part(line.get(*start..).unwrap_or_default(), part)
+            }
+            Choice::Columns(columns) => columns.part(line, part),
             Choice::Json(json) => json.part(part),
         }
     }
 
-    /// Describes the expected form of `line`, which is malformed. Returns several lines of text.
-    pub(crate) fn expected(&mut self, line: &[u8]) -> String {
-        let mut text = String::new();
-        for choice in &mut self.choices {
-            let _ = match choice {
-                Choice::Template(template) | Choice::BuiltIn(template, _) => {
-                    let mismatch = template.read(line, false).err();
-                    describe(&mut text, template.layout(), mismatch)
-                }
-                Choice::Json(json) => write!(text, "\n  expected: {}", json.expected(line)),
-            };
+    /// Returns whether a line that is malformed is a directive of the format with columns, and puts
+    /// it in force.
+    pub(crate) fn directive(&mut self, line: &[u8]) -> bool {
+        let inner = Inner::of(line);
+        let line = inner.line(line);
+        let Some(columns) = self.columns_mut() else {
+            return false;
+        };
+        let is_directive = columns.directive(line);
+        self.selected = columns.selected();
+        is_directive
+    }
+
+    /// Returns the number of the columns in force.
+    pub(crate) fn selected_columns(&self) -> Option<usize> {
+        self.selected
+    }
+
+    /// Puts columns in force, by their number.
+    #[inline]
+    pub(crate) fn select_columns(&mut self, number: Option<usize>) {
+        if self.selected != number
+            && let Some(columns) = self.columns_mut()
+        {
+            columns.select(number);
+            self.selected = number;
         }
-        text
+    }
+
+    fn columns_mut(&mut self) -> Option<&mut W3c> {
+        match self.choices.get_mut(self.columns?)? {
+            Choice::Columns(columns) => Some(columns),
+            _ => None,
+        }
+    }
+
+    /// Describes the format that is closest to `line`, which is malformed, and what of it `line`
+    /// lacks. Returns one line of text.
+    pub(crate) fn expected(&mut self, line: &[u8]) -> String {
+        let inner = Inner::of(line);
+        let line = inner.line(line);
+        let mut closest: Option<(usize, String)> = None;
+        for choice in &mut self.choices {
+            let found = choice.expected(line);
+            if closest.as_ref().is_none_or(|(most, _)| found.0 > *most) {
+                closest = Some(found);
+            }
+        }
+        closest.map_or_else(String::new, |(_, text)| text)
+    }
+}
+
+/// Checks that a format of the user has a time, and a size if anything needs it.
+fn has_what_is_needed(layout: &Layout, size: Option<&str>) -> Result<(), String> {
+    let mut roles = layout.variables.iter().map(|variable| &variable.role);
+    if !roles.any(|role| matches!(role, Role::Time(_))) {
+        let reason = "--format: the format has no time, for example $time_local, $msec or %t";
+        return Err(reason.into());
+    }
+    let mut roles = layout.variables.iter().map(|variable| &variable.role);
+    match size {
+        Some(needs) if !roles.any(|role| *role == Role::Size) => Err(format!(
+            "{needs}: the format has no size, for example $body_bytes_sent or %b"
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -205,19 +371,79 @@ impl Choice {
     fn read(&mut self, line: &[u8], cut: bool) -> Option<Request> {
         match self {
             Self::Template(template) => template.read(line, cut).ok(),
-            Self::BuiltIn(template, with_host) => {
+            Self::BuiltIn(format, template) => {
                 let request = template.read(line, cut).ok()?;
+                let with_host = match format {
+                    BuiltIn::Combined => false,
+                    BuiltIn::WithHost => true,
+                    _ => return Some(request),
+                };
                 // The words before the time: address, ident and user, after the host if there is
                 // one. Only a user may contain spaces.
                 let word = |number| template.value(line, number).unwrap_or_default();
-                let user = word(2 + usize::from(*with_host));
-                let four = *with_host || user.contains(&b' ');
-                let is_other = four && has_virtual_host(word(0), word(1)) != Some(*with_host);
+                let user = word(2 + usize::from(with_host));
+                let four = with_host || user.contains(&b' ');
+                let is_other = four && has_virtual_host(word(0), word(1)) != Some(with_host);
                 (!is_other).then_some(request)
             }
+            Self::AfterHead(template, start) => {
+                *start = after_head(line)?;
+                template.read(&line[*start..], cut).ok()
+            }
+            Self::Columns(columns) => columns.read(line, cut),
             Self::Json(json) => json.read(line),
         }
     }
+
+    /// Describes the expected form of `line`, and how much of it matches.
+    fn expected(&mut self, line: &[u8]) -> (usize, String) {
+        match self {
+            Self::Template(template) => {
+                let mismatch = template.read(line, false).err();
+                described("that of --format", template.layout(), mismatch, 0)
+            }
+            Self::BuiltIn(format, template) => {
+                let mismatch = template.read(line, false).err();
+                let found = described(format.name(), template.layout(), mismatch, 0);
+                let mut words = line.split(|&byte| byte == b' ');
+                let mut word = || words.next().unwrap_or_default();
+                // The address of a client would be taken for a host.
+                match format {
+                    BuiltIn::WithHost if has_virtual_host(word(), word()) != Some(true) => {
+                        (0, found.1)
+                    }
+                    _ => found,
+                }
+            }
+            Self::AfterHead(template, start) => {
+                *start = after_head(line).unwrap_or(0);
+                let mismatch = template.read(&line[*start..], false).err();
+                let name = BuiltIn::HaProxy.name();
+                described(name, template.layout(), mismatch, *start)
+            }
+            Self::Columns(columns) => {
+                let matched = if columns.has_columns() { line.len() } else { 0 };
+                (matched, format!("w3c, expected {}", columns.expected()))
+            }
+            Self::Json(json) => {
+                let is_object = line.trim_ascii_start().starts_with(b"{");
+                let matched = if is_object { line.len() } else { 0 };
+                (matched, format!("json, expected {}", json.expected(line)))
+            }
+        }
+    }
+}
+
+/// Returns where a line of `HAProxy` begins after the head of syslog: at the word before a time
+/// such as ` [06/Feb/2009:12:14:14.655]`.
+fn after_head(line: &[u8]) -> Option<usize> {
+    let is_time = |at: &usize| {
+        let is_free = at.checked_sub(1).and_then(|before| line.get(before)) == Some(&b' ');
+        is_free && line.get(at + 3) == Some(&b'/') && line.get(at + 7) == Some(&b'/')
+    };
+    let time = memchr_iter(b'[', line).find(is_time)?;
+    let word = line[..time - 1].iter().rposition(|&byte| byte == b' ');
+    Some(word.map_or(0, |space| space + 1))
 }
 
 /// Returns whether a line that begins with the words `first` and `second`, with at least two more
@@ -234,17 +460,25 @@ fn has_virtual_host(first: &[u8], second: &[u8]) -> Option<bool> {
     Some(second != b"-" && (is_address(second) || !is_address(first)))
 }
 
-/// Writes the expected form of a line of `layout`, and where the line differs.
-fn describe(text: &mut String, layout: &Layout, mismatch: Option<Mismatch>) -> core::fmt::Result {
-    write!(text, "\n  expected: {}", layout::shown(layout))?;
+/// Returns how many bytes of a line match, with the expected form of a line of `layout`, and where
+/// the line differs. The line began at `start`.
+fn described(
+    name: &str,
+    layout: &Layout,
+    mismatch: Option<Mismatch>,
+    start: usize,
+) -> (usize, String) {
+    let mut text = format!("{name}, expected as {}", layout::shown(layout));
     let Some(Mismatch { at, variable }) = mismatch else {
-        return Ok(());
+        return (start, text);
     };
-    let name = match layout.variables.get(variable) {
+    let missing = match layout.variables.get(variable) {
         Some(variable) => layout::noun(&variable.role, &variable.name),
         None => layout.before.escape_ascii().to_string(),
     };
-    write!(text, "\n            not found at column {}: {name}", at + 1)
+    let column = start + at + 1;
+    text = format!("{text}: {missing} not found at column {column}");
+    (start + at, text)
 }
 
 #[cfg(test)]
@@ -290,6 +524,175 @@ mod tests {
         let size = |line: &str| read("auto", "global", line).map(|(_, bytes, _)| bytes);
         let none = r#"2001:db8::1 id frank [17/May/2015:10:05:03 +0000] "-" 408 -"#;
         assert_eq!(size(none), Some(0));
+    }
+
+    /// A line of each server, at 2015-05-17 10:05:03 UTC, with 5,120 bytes: the name of its format,
+    /// and the values of the key `ip,path,host,agent`.
+    const OF_SERVERS: [(&str, &str, [&str; 4]); 12] = [
+        (
+            "haproxy",
+            r#"10.0.1.2:33317 [17/May/2015:10:05:03.000] http-in static/srv1 10/0/30/69/109 200 5120 - - ---- 1/1/1/1/0 0/0 {1wt.eu} {} "GET /a/b?c HTTP/1.1""#,
+            ["10.0.1.2", "/a/b", "-", "-"],
+        ),
+        (
+            "haproxy",
+            r#"May 17 12:05:03 lb haproxy[14389]: 2001:db8::1:33317 [17/May/2015:10:05:03.000] http-in~ b/<NOSRV> -1/-1/-1/-1/0 -1 5120 - - CR-- 1/1/1/1/0 0/0 "GET /a/b HTTP/1.1" 0/0"#,
+            ["2001:db8::1", "/a/b", "-", "-"],
+        ),
+        (
+            "envoy",
+            r#"[2015-05-17T10:05:03.000Z] "POST /a/b HTTP/2" 204 - 154 5120 226 100 "10.0.35.28, 192.0.2.1" "nsq2http" "cc21d9b0" "locations" "tcp://10.0.2.1:80""#,
+            ["192.0.2.1", "/a/b", "locations", "nsq2http"],
+        ),
+        (
+            "envoy",
+            r#"{"start_time":"2015-05-17T10:05:03.000Z","method":"GET","path":"/a/b?c","response_code":200,"bytes_sent":5120,"downstream_remote_address":"192.0.2.1:5000","authority":"a.example","user_agent":"curl"}"#,
+            ["192.0.2.1", "/a/b", "a.example", "curl"],
+        ),
+        (
+            "alb",
+            r#"https 2015-05-17T10:05:03.000000Z app/lb/50dc 192.0.2.1:2817 10.0.0.1:80 0.000 0.001 0.000 200 200 34 5120 "GET https://a.example:443/a/b?c HTTP/1.1" "curl/7.46.0" ECDHE TLSv1.2 arn:aws "Root=1-5" "a.example" "arn" 0"#,
+            [
+                "192.0.2.1",
+                "https://a.example:443/a/b",
+                "a.example",
+                "curl/7.46.0",
+            ],
+        ),
+        (
+            "ingress-nginx",
+            r#"192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET /a/b HTTP/1.1" 200 5120 "-" "curl" 414 0.002 [default-a-80] [] 10.0.0.5:8080 5120 0.002 200 f8b1"#,
+            ["192.0.2.1", "/a/b", "", "curl"],
+        ),
+        (
+            "traefik",
+            r#"192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET /a/b HTTP/1.1" 200 5120 "-" "curl" 7 "web@docker" "http://10.0.0.2" 3ms"#,
+            ["192.0.2.1", "/a/b", "", "curl"],
+        ),
+        (
+            "traefik",
+            r#"{"ClientAddr":"192.0.2.1:9","ClientHost":"192.0.2.1","DownstreamContentSize":5120,"RequestHost":"a.example","RequestMethod":"GET","RequestPath":"/a/b","StartUTC":"2015-05-17T10:05:03Z","request_User-Agent":"curl"}"#,
+            ["192.0.2.1", "/a/b", "a.example", "curl"],
+        ),
+        (
+            "caddy",
+            r#"{"level":"info","ts":1431857103.0,"logger":"http.log.access","request":{"remote_ip":"192.0.2.1","method":"GET","host":"a.example","uri":"/a/b?c","headers":{"User-Agent":["curl"]}},"size":5120,"status":200}"#,
+            ["192.0.2.1", "/a/b", "a.example", "curl"],
+        ),
+        (
+            "google",
+            r#"{"timestamp":"2015-05-17T10:05:03Z","httpRequest":{"requestMethod":"GET","requestUrl":"/a/b","responseSize":"5120","remoteIp":"192.0.2.1","userAgent":"curl"}}"#,
+            ["192.0.2.1", "/a/b", "-", "curl"],
+        ),
+        (
+            "azure",
+            r#"{"time":"2015-05-17T10:05:03Z","category":"ApplicationGatewayAccessLog","properties":{"clientIP":"192.0.2.1","httpMethod":"GET","requestUri":"/a/b","sentBytes":5120,"host":"a.example","userAgent":"curl"}}"#,
+            ["192.0.2.1", "/a/b", "a.example", "curl"],
+        ),
+        (
+            "cloudflare",
+            r#"{"ClientIP":"192.0.2.1","ClientRequestHost":"a.example","ClientRequestMethod":"GET","ClientRequestURI":"/a/b?c","ClientRequestUserAgent":"curl","EdgeResponseBytes":5120,"EdgeStartTimestamp":1431857103000000000}"#,
+            ["192.0.2.1", "/a/b", "a.example", "curl"],
+        ),
+    ];
+
+    #[test]
+    fn the_formats_of_servers_are_read_by_name_and_without() {
+        for (name, line, values) in OF_SERVERS {
+            let of_auto = read("auto", "ip,path,host,agent", line);
+            for (key, expected) in ["ip", "path", "host", "agent"].iter().zip(values) {
+                // A format without such a field refuses the key.
+                let is_in_format = !(expected.is_empty()
+                    || (name == "haproxy" && ["host", "agent"].contains(key)));
+                let (_, _, parts) = of_auto.as_ref().unwrap_or_else(|| panic!("{name}: {line}"));
+                let place = ["ip", "path", "host", "agent"]
+                    .iter()
+                    .position(|k| k == key);
+                let part = parts[place.unwrap()].rsplit_once(':');
+                let without_port = part.filter(|_| *key == "ip" && !expected.contains("::"));
+                let found = without_port.map_or(&*parts[place.unwrap()], |(address, _)| address);
+                if !expected.is_empty() {
+                    assert_eq!(found, expected, "{key} of {name}: {line}");
+                }
+                if is_in_format {
+                    let own = read(name, key, line);
+                    assert_eq!(own.map(|(time, bytes, _)| (time, bytes)), Some((AT, 5_120)));
+                }
+            }
+        }
+    }
+
+    const AT: u64 = 1_431_857_103_000;
+
+    #[test]
+    fn the_line_fields_names_the_columns_of_the_lines_after_it() {
+        let key: Key = "ip,path,host,agent,user".parse().unwrap();
+        for (name, fields, line, values) in [
+            (
+                "iis",
+                "#Fields: date time s-ip cs-method cs-uri-stem cs-uri-query s-port cs-username \
+                 c-ip cs(User-Agent) cs(Referer) sc-status sc-bytes",
+                "2015-05-17 10:05:03 10.0.0.1 GET /a/b c=d 443 frank 192.0.2.1 Mozilla/5.0+(X) - \
+                 200 5120",
+                ["192.0.2.1", "/a/b", "-", "Mozilla/5.0+(X)", "frank"],
+            ),
+            (
+                "cloudfront",
+                "#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem \
+                 sc-status cs(Referer) cs(User-Agent) cs-uri-query x-host-header",
+                "2015-05-17\t10:05:03\tCDG50-P2\t5120\t192.0.2.1\tGET\td1.cloudfront.net\t/a/b\t\
+                 200\t-\tcurl/8%200\t-\ta.example",
+                ["192.0.2.1", "/a/b", "a.example", "curl/8%200", "-"],
+            ),
+        ] {
+            for format in ["auto", "w3c", name] {
+                let mut reader = Reader::new(&format.parse().unwrap(), &key, true).unwrap();
+                assert_eq!(reader.read(line.as_bytes(), false), None, "no columns yet");
+                assert!(reader.directive(b"#Version: 1.0"));
+                assert!(!reader.directive(b"# a comment"));
+                assert!(reader.directive(fields.as_bytes()));
+                let request = reader.read(line.as_bytes(), false).unwrap();
+                assert_eq!((request.time, request.bytes), (AT, 5_120));
+                let parts = (0..5).map(|part| reader.part(line.as_bytes(), part));
+                assert!(parts.eq(values.map(str::as_bytes)), "{format}");
+                // The columns of another log.
+                let first = reader.selected_columns();
+                assert!(reader.directive(b"#Fields: time date c-ip sc-bytes"));
+                let other = b"10:05:03 2015-05-17 192.0.2.7 1";
+                assert!(reader.read(other, false).is_some());
+                assert_eq!(reader.part(other, 0), b"192.0.2.7");
+                assert_eq!(reader.read(line.as_bytes(), false), None);
+                reader.select_columns(first);
+                assert!(reader.read(line.as_bytes(), false).is_some());
+            }
+        }
+        let mut own = Reader::new(&"combined".parse().unwrap(), &key_of_address(), true).unwrap();
+        assert!(
+            !own.directive(b"#Fields: date time"),
+            "a malformed line of another format"
+        );
+    }
+
+    fn key_of_address() -> Key {
+        "ip".parse().unwrap()
+    }
+
+    #[test]
+    fn lines_of_containers_are_read_as_those_of_the_program() {
+        let cri = format!("2024-03-01T00:00:00.123456789Z stdout F {LINE}");
+        reads("auto", "ip,user", &cri, &["10.0.0.1", "frank"]);
+        reads("combined", "path", &cri, &["/a/b"]);
+        let docker = serde_json::json!({
+            "log": format!("{LINE}\n"), "stream": "stdout", "time": "2024-03-01T00:00:00Z",
+        });
+        let docker = docker.to_string();
+        assert!(docker.starts_with("{\"log\":"));
+        reads(
+            "auto",
+            "ip,agent",
+            &docker,
+            &["10.0.0.1", r#"Agent [1] \"x\""#],
+        );
     }
 
     #[test]
@@ -644,7 +1047,7 @@ mod tests {
     #[test]
     fn a_truncated_size_is_not_read_as_a_smaller_one() {
         let key: Key = "ip".parse().unwrap();
-        let mut reader = Reader::new(&Format::Auto, &key, true).unwrap();
+        let mut reader = Reader::new(&"auto".parse().unwrap(), &key, true).unwrap();
         assert_eq!(reader.read(COMMON.as_bytes(), true), None);
         let more = format!("{COMMON} \"http://exam");
         let request = reader.read(more.as_bytes(), true);
@@ -653,12 +1056,12 @@ mod tests {
 
     #[test]
     fn the_error_of_a_malformed_line_shows_what_is_missing() {
-        let mut reader = Reader::new(&Format::Auto, &"ip".parse().unwrap(), false).unwrap();
+        let mut reader =
+            Reader::new(&"auto".parse().unwrap(), &"ip".parse().unwrap(), false).unwrap();
         let text = reader.expected(br#"10.0.0.1 - - [17/May/2015:10:05:03] "GET /" 200 1"#);
         for expected in [
-            "expected: ADDRESS IDENT USER [17/May/2015:10:05:03 +0200] \"REQUEST\" STATUS SIZE",
-            "not found at column 15: TIME",
-            "JSON",
+            "combined, expected as ADDRESS IDENT USER [17/May/2015:10:05:03 +0200] \"REQUEST\"",
+            ": TIME not found at column 15",
         ] {
             assert!(text.contains(expected), "{expected} is missing in {text}");
         }

@@ -52,6 +52,10 @@ pub(crate) struct Lines {
     end: usize,
     /// Whether the start of the current line has been returned, so that its rest must be skipped.
     skipping: bool,
+    /// Whether anything has been read.
+    has_read: bool,
+    /// Whether gzip has ended in the middle.
+    is_truncated: bool,
 }
 
 impl Lines {
@@ -71,6 +75,8 @@ impl Lines {
             start: 0,
             end: 0,
             skipping: false,
+            has_read: false,
+            is_truncated: false,
         };
         // Two bytes identify gzip. A pipe may deliver them one by one.
         while lines.end < 2 && lines.fill()? {}
@@ -82,6 +88,11 @@ impl Lines {
             ));
         }
         Ok(lines)
+    }
+
+    /// Returns whether the compressed data ended in the middle.
+    pub(crate) fn is_truncated(&self) -> bool {
+        self.is_truncated
     }
 
     /// Returns the next line, or `None` at the end.
@@ -119,6 +130,8 @@ impl Lines {
         self.start += next;
         let (line, cut) = match line.get(..LONGEST) {
             Some(beginning) if length > LONGEST => (beginning, true),
+            // The last line, as far as it could be read.
+            _ if self.is_truncated && next == length => (line, true),
             _ => (line.strip_suffix(b"\r").unwrap_or(line), false),
         };
         // Joined logs can have a byte order mark in the middle.
@@ -136,21 +149,46 @@ impl Lines {
                 Ok(0) => return Ok(false),
                 Ok(more) => {
                     self.end += more;
+                    self.has_read = true;
                     return Ok(true);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Only a decoder expects more. A download or a copy has stopped, or the server is
+                // still writing: what there is, is good.
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof && self.has_read => {
+                    self.is_truncated = true;
+                    return Ok(false);
+                }
                 Err(error) => return Err(error),
             }
         }
     }
 }
 
+/// Compressed data that are not read: their first bytes, their name, and the program that
+/// decompresses them.
+const OTHER: [(&[u8], &str, &str); 3] = [
+    (b"\xfd7zXZ\0", "xz", "xz"),
+    (b"BZh", "bzip2", "bzip2"),
+    (b"\x28\xb5\x2f\xfd", "zstd", "zstd"),
+];
+
 /// Returns the plain bytes of a source that may be gzip, of one member or several.
 fn decoded(mut source: impl Read + 'static) -> io::Result<Box<dyn Read>> {
     // A pipe may deliver the first byte alone.
     let mut start = Vec::new();
-    source.by_ref().take(2).read_to_end(&mut start)?;
-    let gzip = start == [0x1f, 0x8b];
+    source.by_ref().take(6).read_to_end(&mut start)?;
+    for (magic, name, program) in OTHER {
+        if start.starts_with(magic) {
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                format!(
+                    "it is compressed with {name}; decompress it (for example: {program} -dc LOG | portcullis replay -)"
+                ),
+            ));
+        }
+    }
+    let gzip = start.starts_with(&[0x1f, 0x8b]);
     let source = Cursor::new(start).chain(source);
     Ok(if gzip {
         Box::new(MultiGzDecoder::new(BufReader::with_capacity(

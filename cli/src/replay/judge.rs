@@ -4,6 +4,7 @@ use portcullis_core::{Limiter, Timestamp};
 
 use super::args::Cost;
 use super::order::Record;
+use super::policy::clients::Client;
 use super::settings::Settings;
 use super::time::timestamp;
 use super::timeline::{Tally, Timeline};
@@ -14,6 +15,9 @@ pub(crate) struct Judge {
     trials: Vec<Trial>,
     cost: Cost,
     clock: Clock,
+    /// What each key asked for, and the decisions of the first limit, if that is wanted. Indexed by
+    /// the numbers of the keys.
+    clients: Option<Vec<Client>>,
 }
 
 /// The time of a replay, which never goes back.
@@ -67,7 +71,18 @@ impl Judge {
             trials: settings.into_iter().map(trial).collect(),
             cost,
             clock: Clock::default(),
+            clients: None,
         }
+    }
+
+    /// Counts also what each key asks for.
+    pub(crate) fn count_clients(&mut self) {
+        self.clients = Some(Vec::new());
+    }
+
+    /// Returns what each key asked for, by the numbers of the keys.
+    pub(crate) fn clients(&self) -> &[Client] {
+        self.clients.as_deref().unwrap_or_default()
     }
 
     /// Judges a request at the log's time. A request that is older than an earlier one counts at
@@ -82,8 +97,17 @@ impl Judge {
             Cost::One => 1,
             Cost::Bytes => request.bytes,
         };
+        let mut is_allowed = None;
         for trial in &mut self.trials {
-            trial.request(now, request.key as usize, permits)?;
+            let decided = trial.request(now, request.key as usize, permits)?;
+            is_allowed.get_or_insert(decided);
+        }
+        if let (Some(clients), Some(is_allowed)) = (&mut self.clients, is_allowed) {
+            let key = request.key as usize;
+            if key >= clients.len() {
+                clients.resize_with(key + 1, Client::default);
+            }
+            clients[key].count(now / 1_000, permits, is_allowed);
         }
         Ok(())
     }
@@ -100,7 +124,7 @@ impl Judge {
 }
 
 impl Trial {
-    fn request(&mut self, now: u64, key: usize, permits: u64) -> Result<(), Failure> {
+    fn request(&mut self, now: u64, key: usize, permits: u64) -> Result<bool, Failure> {
         if key >= self.keys.len() {
             self.keys.resize_with(key + 1, Key::default);
         }
@@ -115,7 +139,7 @@ impl Trial {
         let allowed = take(&**limiter, timestamp(now), permits);
         key.tally.count(allowed);
         self.timeline.add(now / 1_000, allowed);
-        Ok(())
+        Ok(allowed)
     }
 
     /// Returns the settings of the limit.

@@ -39,6 +39,8 @@ struct Log<'a> {
     /// The next line, if another log may come before it.
     next: Option<Record>,
     counts: Counts<'a>,
+    /// The columns that the log has named.
+    columns: Option<usize>,
 }
 
 /// What was read from a log.
@@ -49,6 +51,8 @@ pub(crate) struct Counts<'a> {
     pub(crate) malformed: u64,
     /// The start of the first line, if that line is malformed.
     pub(crate) first_malformed: Option<Vec<u8>>,
+    /// Whether the compressed data end too early.
+    pub(crate) is_truncated: bool,
 }
 
 /// Turns lines into records.
@@ -113,7 +117,9 @@ impl<'a> Logs<'a> {
                 requests: 0,
                 malformed: 0,
                 first_malformed: None,
+                is_truncated: false,
             },
+            columns: None,
         });
         Ok(true)
     }
@@ -198,7 +204,12 @@ impl Log<'_> {
             .next()
             .map_err(|error| unreadable(counts.log, &error))?
         {
+            parsing.reader.select_columns(self.columns);
             let Some(request) = parsing.reader.read(line.bytes, line.cut) else {
+                if parsing.reader.directive(line.bytes) {
+                    self.columns = parsing.reader.selected_columns();
+                    continue;
+                }
                 if counts.requests + counts.malformed == 0 {
                     let shown = &line.bytes[..line.bytes.len().min(SHOWN)];
                     counts.first_malformed = Some(shown.into());
@@ -223,6 +234,7 @@ impl Log<'_> {
                 log: number,
             }));
         }
+        counts.is_truncated = self.lines.is_truncated();
         Ok(None)
     }
 }

@@ -3,6 +3,7 @@
 //! | module | what is in it |
 //! |---|---|
 //! | [`waiting`] | what the rules read of each line, until the line is judged |
+//! | [`clients`] | what each key asks of each rule, and how much of it is denied |
 //! | [`recommend`] | for each rule, the smallest limits with a wanted share of denials |
 //!
 //! Each line is one request. It is asked once for each kind that has rules, in the order
@@ -11,6 +12,7 @@
 //! Each line is also one report of activity, for all rules with thresholds that it matches. Before
 //! it is reported, its decisions in force are counted.
 
+pub(crate) mod clients;
 pub(crate) mod recommend;
 pub(crate) mod waiting;
 
@@ -24,6 +26,7 @@ use std::path::Path;
 use portcullis_core::Timestamp;
 use portcullis_policy::{Kind, Policy, Request, Rule, RuleError, Statistics};
 
+use self::clients::Clients;
 use self::waiting::{Waiting, Wanted};
 use super::args::ReplayArgs;
 use super::format::Reader;
@@ -32,7 +35,7 @@ use super::logs::Parsing;
 use super::report::PolicyReport;
 use super::time::timestamp;
 use super::timeline::{Tally, Timeline};
-use super::{Pass, input};
+use super::{Pass, input, write_page};
 use crate::failure::Failure;
 use crate::policy_file::{PolicyFile, Refused};
 use crate::text::counted;
@@ -58,12 +61,21 @@ pub(crate) fn run(args: &ReplayArgs, file: &Path) -> Result<(), Failure> {
         recommend::refuse_unrepeatable(&args.logs)?;
     }
     let mut trial = Trial::new(load(args, file)?);
-    let (pass, waiting) = trial.replay(args)?;
-    let recommended = match args.recommend {
-        Some(share) => Some(recommend::search(args, share, &trial)?),
-        None => None,
+    let mut clients = match (args.recommend, &args.html) {
+        (None, None) => None,
+        _ => Some(Clients::new(again(&trial.policy)?)),
+    };
+    let (pass, waiting) = trial.replay(args, clients.as_mut())?;
+    let recommended = match (args.recommend, &clients) {
+        (Some(share), Some(clients)) => {
+            Some(recommend::search(args, share, &trial.policy, clients)?)
+        }
+        _ => None,
     };
     let report = PolicyReport::new(args, file, &trial, &pass, &waiting, recommended.as_deref());
+    if let (Some(file), Some(clients)) = (&args.html, &clients) {
+        write_page(file, &report.page(clients), args.all_keys)?;
+    }
     if args.json {
         report.json()?;
     } else {
@@ -74,12 +86,59 @@ pub(crate) fn run(args: &ReplayArgs, file: &Path) -> Result<(), Failure> {
 
 /// Reads the policy. Prints its errors.
 fn load(args: &ReplayArgs, file: &Path) -> Result<Policy, Failure> {
-    let file = PolicyFile::read(&[file.to_owned()], args.policy_format, "--policy-format")?;
+    let file = PolicyFile::read(&[file.to_owned()], args.policy_format)?;
     let policy = file.policy();
     let policy = policy.and_then(|policy| in_process(policy).map_err(Refused::Together));
     policy.map_err(|errors| {
         let count = counted(file.report(&errors), ("error", "errors"));
         Failure::Refused(format!("{}: {count}", file.name()))
+    })
+}
+
+/// A policy with the same rules, of which nothing has been asked.
+fn again(policy: &Policy) -> Result<Policy, Failure> {
+    let again = Policy::with_path_rules(policy.rules().cloned(), policy.path_rules());
+    again.map_err(|errors| {
+        let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        Failure::Refused(errors.join("; "))
+    })
+}
+
+/// The kinds of the rules of a policy that a log can be judged by.
+fn kinds_of(policy: &Policy) -> Vec<Kind> {
+    let has_rules = |kind: &Kind| {
+        let mut rules = policy.rules().filter(|rule| rule.is_enabled());
+        rules.any(|rule| rule.kind() == *kind)
+    };
+    KINDS.into_iter().filter(has_rules).collect()
+}
+
+/// Asks about one line once for each of `kinds`, until `ask` denies it. Returns whether none did.
+fn ask_each(
+    kinds: &[Kind],
+    request: &Request<'_>,
+    bytes: u64,
+    mut ask: impl FnMut(&Request<'_>) -> bool,
+) -> bool {
+    kinds.iter().all(|&kind| {
+        let cost = match kind {
+            Kind::Egress => u32::try_from(bytes).unwrap_or(u32::MAX),
+            _ => 1,
+        };
+        // A cost of 0 would be a probe. Here it is a reply that costs nothing.
+        cost == 0 || ask(&request.kind(kind).cost(cost))
+    })
+}
+
+/// What is needed to read lines for a policy.
+fn parsing(args: &ReplayArgs, policy: &Policy) -> Result<Parsing<Waiting>, Failure> {
+    let wanted = Wanted::new(policy);
+    let size = kinds_of(policy).contains(&Kind::Egress);
+    let size = size.then_some("a rule of the kind egress");
+    let reader = Reader::of_fields(&args.format, &wanted.fields(), size, false);
+    Ok(Parsing {
+        reader: reader.map_err(Failure::Refused)?,
+        keys: Waiting::new(wanted),
     })
 }
 
@@ -149,10 +208,6 @@ impl Keys {
 
 impl Trial {
     fn new(policy: Policy) -> Self {
-        let has_rules = |kind: &Kind| {
-            let mut rules = policy.rules().filter(|rule| rule.is_enabled());
-            rules.any(|rule| rule.kind() == *kind)
-        };
         let activity = policy.rules().filter(|rule| rule.is_enabled());
         let activity = activity.filter(|rule| !rule.thresholds().is_empty());
         let activity = activity.map(|rule| {
@@ -164,7 +219,7 @@ impl Trial {
         });
         Self {
             activity: activity.collect(),
-            kinds: KINDS.into_iter().filter(has_rules).collect(),
+            kinds: kinds_of(&policy),
             statistics: Statistics::new(&policy).keys(COUNTED_KEYS),
             policy,
             clock: Clock::default(),
@@ -180,27 +235,24 @@ impl Trial {
         }
     }
 
-    /// Judges all lines of the logs.
-    fn replay<'a>(&mut self, args: &'a ReplayArgs) -> Result<(Pass<'a>, Waiting), Failure> {
-        let mut parsing = self.parsing(args)?;
+    /// Judges all lines of the logs, also by `clients`.
+    fn replay<'a>(
+        &mut self,
+        args: &'a ReplayArgs,
+        mut clients: Option<&mut Clients>,
+    ) -> Result<(Pass<'a>, Waiting), Failure> {
+        let mut parsing = parsing(args, &self.policy)?;
         let pass = Pass::new(args, &mut parsing, |record, waiting| {
             let now = self.clock.advance(record.time);
-            waiting.take(record.key, |request| self.judge(now, request, record.bytes));
+            waiting.take(record.key, |request| {
+                self.judge(now, request, record.bytes);
+                if let Some(clients) = &mut clients {
+                    clients.judge(now, request, record.bytes);
+                }
+            });
             Ok(())
         })?;
         Ok((pass, parsing.keys))
-    }
-
-    /// What is needed to read lines for the policy.
-    fn parsing(&self, args: &ReplayArgs) -> Result<Parsing<Waiting>, Failure> {
-        let wanted = Wanted::new(&self.policy);
-        let size = self.kinds.contains(&Kind::Egress);
-        let size = size.then_some("a rule of the kind egress");
-        let reader = Reader::of_fields(&args.format, &wanted.fields(), size, false);
-        Ok(Parsing {
-            reader: reader.map_err(Failure::Refused)?,
-            keys: Waiting::new(wanted),
-        })
     }
 
     /// Judges one line, at a time in milliseconds.
@@ -237,28 +289,23 @@ impl Trial {
     }
 
     fn decide(&mut self, now: Timestamp, request: &Request<'_>, bytes: u64) -> bool {
-        let (mut has_rule, mut is_shadow_denied, mut is_allowed) = (false, false, true);
-        for &kind in &self.kinds {
-            let cost = match kind {
-                Kind::Egress => u32::try_from(bytes).unwrap_or(u32::MAX),
-                _ => 1,
-            };
-            // A cost of 0 would be a probe. Here it is a reply that costs nothing.
-            if cost == 0 {
-                continue;
-            }
-            let request = request.kind(kind).cost(cost);
-            let decision = self.statistics.decide_at(&self.policy, now, &request);
+        let Self {
+            policy,
+            statistics,
+            keys,
+            kinds,
+            ..
+        } = self;
+        let (mut has_rule, mut is_shadow_denied) = (false, false);
+        let is_allowed = ask_each(kinds, request, bytes, |request| {
+            let decision = statistics.decide_at(policy, now, request);
             is_shadow_denied |= decision.shadow_denied().is_some();
             if let Some(rule) = decision.rule() {
                 has_rule = true;
-                self.keys.add(&self.policy, rule, &request);
+                keys.add(policy, rule, request);
             }
-            is_allowed = decision.is_allowed();
-            if !is_allowed {
-                break;
-            }
-        }
+            decision.is_allowed()
+        });
         self.without_rule += u64::from(is_allowed && !has_rule);
         self.shadow_denied += u64::from(is_shadow_denied);
         is_allowed

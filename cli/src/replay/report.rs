@@ -1,6 +1,7 @@
 //! The result of a replay, as a summary and as JSON.
 
 mod of_policy;
+mod page;
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -19,6 +20,8 @@ use super::timeline::{Tally, Timeline};
 use crate::text::{counted, grouped, per_second, percent, speed};
 
 pub(crate) use self::of_policy::PolicyReport;
+pub(crate) use self::page::Page;
+use self::page::Section;
 
 /// Lines that are later than this hint at several logs in one input.
 const A_DAY_S: f64 = 86_400.0;
@@ -142,6 +145,9 @@ struct Source {
     log: String,
     requests: u64,
     malformed: u64,
+    /// Whether the compressed data end too early.
+    #[serde(skip_serializing_if = "core::ops::Not::not")]
+    truncated: bool,
 }
 
 impl<'a> Report<'a> {
@@ -169,6 +175,32 @@ impl<'a> Report<'a> {
     /// Fails if standard output cannot be written.
     pub(crate) fn json(&self) -> io::Result<()> {
         json(self)
+    }
+
+    /// Returns the page of the decisions of `judge`, of which the first limit shows the keys.
+    pub(crate) fn page<'b>(&self, judge: &'b Judge, keys: &Keys) -> Page<'b> {
+        let clients = judge.clients();
+        let mut named: Vec<_> = keys
+            .iter()
+            .filter_map(|(number, bytes)| {
+                let parts = keys.parts_of(bytes).into_iter();
+                let parts = parts.map(String::from_utf8_lossy).collect::<Vec<_>>();
+                Some((parts.join("  "), clients.get(number as usize)?))
+            })
+            .collect();
+        let trials = self.limits.iter().zip(judge.trials());
+        let sections = trials.map(|(outcome, trial)| Section {
+            name: outcome.limit.clone(),
+            limits: outcome.with_setting(&outcome.algorithm),
+            timeline: Some(trial.timeline()),
+            clients: core::mem::take(&mut named),
+            recommended: Vec::new(),
+        });
+        Page {
+            title: format!("Replay of {}", self.input.names()),
+            facts: self.input.facts(self.first.allowed, self.first.denied),
+            sections: sections.collect(),
+        }
     }
 
     /// Prints a summary: for one limit with a chart over time, for several limits with a table.
@@ -287,6 +319,7 @@ impl Input {
             log: input::name(counts.log).into_owned(),
             requests: counts.requests,
             malformed: counts.malformed,
+            truncated: counts.is_truncated,
         };
         Self {
             order: args.order.to_string(),
@@ -304,6 +337,33 @@ impl Input {
             logs: pass.logs.iter().map(log).collect(),
             elapsed_s: pass.elapsed.as_secs_f64(),
         }
+    }
+
+    /// Returns the name of the log, or the number of logs.
+    fn names(&self) -> String {
+        match &*self.logs {
+            [log] => log.log.clone(),
+            logs => format!("{} logs", logs.len()),
+        }
+    }
+
+    /// Returns what a page shows first.
+    fn facts(&self, allowed: u64, denied: u64) -> Vec<(&'static str, String)> {
+        let share = |count| {
+            let percent = percent(count, self.requests);
+            format!("{} ({percent:.1} %)", grouped(count))
+        };
+        let mut facts = vec![("Requests", grouped(self.requests))];
+        if let Some(Span { millis, .. }) = &self.span {
+            let [first, newest] = [millis.0, millis.1].map(|time| moment(time / 1_000));
+            facts.push(("Time", format!("{first} to {newest} UTC")));
+        }
+        facts.extend([
+            ("Allowed", share(allowed)),
+            ("Denied", share(denied)),
+            ("Malformed lines", grouped(self.malformed)),
+        ]);
+        facts
     }
 
     /// Prints the logs, the number of requests, `of` and the span of time.
@@ -360,6 +420,10 @@ impl Input {
             if log.requests == 0 && log.malformed > 0 {
                 let lines = counted(log.malformed, ("line", "lines"));
                 writeln!(out, "  no line can be read in {}: {lines}", log.log)?;
+            }
+            if log.truncated {
+                let why = "its compressed data end too early; what is before the end was judged";
+                writeln!(out, "  {}: {why}", log.log)?;
             }
         }
         Ok(())

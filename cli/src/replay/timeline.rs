@@ -60,7 +60,7 @@ impl Default for Timeline {
         Self {
             width: WIDTHS[0],
             first: 0,
-            rows: Vec::with_capacity(ROWS),
+            rows: Vec::new(),
         }
     }
 }
@@ -100,6 +100,19 @@ impl Timeline {
     /// Returns the number of seconds in a row.
     pub(crate) fn width(&self) -> u64 {
         self.width
+    }
+
+    /// Returns the decisions in each row of `whole`, which has all decisions of `self`. So its rows
+    /// are at least as wide.
+    pub(crate) fn sums_on(&self, whole: &Self) -> Vec<u64> {
+        let mut sums = vec![0; whole.rows.len()];
+        for (start, tally) in self.rows() {
+            let place = (start / whole.width).checked_sub(whole.first);
+            if let Some(sum) = place.and_then(|place| sums.get_mut(place as usize)) {
+                *sum += tally.sum();
+            }
+        }
+        sums
     }
 
     /// Returns the rows, each with its start time in seconds since the Unix epoch.
@@ -154,6 +167,19 @@ mod tests {
             }
             assert_eq!(rows.iter().map(|(_, tally)| tally.sum()).sum::<u64>(), 40);
         }
+    }
+
+    #[test]
+    fn a_part_of_the_decisions_lies_in_the_rows_of_the_whole() {
+        let times: Vec<u64> = (0..400).map(|index| 1_431_857_103 + index * 97).collect();
+        let (whole, part) = (timeline(&times), timeline(&times[100..140]));
+        assert!(part.width() < whole.width());
+        let sums = part.sums_on(&whole);
+        for ((start, _), sum) in whole.rows().zip(&sums) {
+            let within = |time: &&u64| (start..start + whole.width()).contains(*time);
+            assert_eq!(times[100..140].iter().filter(within).count() as u64, *sum);
+        }
+        assert_eq!(sums.iter().sum::<u64>(), 40);
     }
 
     #[test]

@@ -23,17 +23,20 @@ pub(crate) struct Members(Vec<(String, String)>);
 const USUAL: [(&str, &str); 9] = [
     (
         "time",
-        "@timestamp timestamp time time_iso8601 time_local msec ts StartUTC date",
+        "@timestamp timestamp time time_iso8601 time_local msec ts StartUTC start_time \
+         EdgeStartTimestamp timeStamp date",
     ),
     (
         "ip",
         "remote_addr remote_ip client_ip clientip ip ClientHost request.remote_ip \
-         request.client_ip client.ip client.address source.ip httpRequest.remoteIp client",
+         request.client_ip client.ip client.address source.ip httpRequest.remoteIp ClientIP \
+         properties.clientIP properties.clientIp downstream_remote_address x_forwarded_for client",
     ),
     (
         "size",
         "body_bytes_sent bytes_sent size bytes response_size response_bytes \
-         DownstreamContentSize http.response.body.bytes httpRequest.responseSize",
+         DownstreamContentSize http.response.body.bytes httpRequest.responseSize \
+         EdgeResponseBytes properties.sentBytes properties.responseBytes",
     ),
     (
         "user",
@@ -42,26 +45,28 @@ const USUAL: [(&str, &str); 9] = [
     (
         "method",
         "method request_method request.method http.request.method RequestMethod \
-         httpRequest.requestMethod request",
+         httpRequest.requestMethod ClientRequestMethod properties.httpMethod request",
     ),
     (
         "path",
         "path request_uri uri request.uri url url.path RequestPath httpRequest.requestUrl \
-         request",
+         ClientRequestURI properties.requestUri request",
     ),
     (
         "host",
-        "host http_host server_name vhost request.host RequestHost url.domain",
+        "host http_host server_name vhost request.host RequestHost url.domain \
+         ClientRequestHost authority :authority properties.hostName properties.host",
     ),
     (
         "referer",
         "http_referer referer referrer request.headers.Referer http.request.referrer \
-         httpRequest.referer",
+         httpRequest.referer request_Referer ClientRequestReferer properties.referer",
     ),
     (
         "agent",
         "http_user_agent user_agent agent request.headers.User-Agent user_agent.original \
-         httpRequest.userAgent",
+         httpRequest.userAgent request_User-Agent ClientRequestUserAgent properties.userAgent \
+         user-agent",
     ),
 ];
 
@@ -114,6 +119,7 @@ impl Members {
                 format!("request.headers.{name}"),
                 format!("http.request.headers.{name}"),
                 format!("headers.{name}"),
+                format!("request_{name}"),
                 name.clone(),
                 in_nginx(name),
             ],

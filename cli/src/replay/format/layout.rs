@@ -328,7 +328,7 @@ pub(super) fn shown(layout: &Layout) -> String {
 /// Returns the readable name of a variable.
 pub(super) fn noun(role: &Role, name: &str) -> String {
     let noun: Cow<'_, str> = match role {
-        Role::Address => "ADDRESS".into(),
+        Role::Address | Role::Forwarded => "ADDRESS".into(),
         Role::User => "USER".into(),
         Role::Time(_) => "TIME".into(),
         Role::Request => "REQUEST".into(),

@@ -26,6 +26,8 @@ use crate::replay::time::{CLF_LENGTH, Form, Reader};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Address,
+    /// A list of addresses, of which the last is that of the client.
+    Forwarded,
     User,
     Time(Form),
     /// The request line: method, path and protocol.
@@ -72,7 +74,12 @@ impl Variable {
     fn is_needed(&self) -> bool {
         matches!(
             self.role,
-            Role::Address | Role::Time(_) | Role::Request | Role::Status | Role::Size
+            Role::Address
+                | Role::Forwarded
+                | Role::Time(_)
+                | Role::Request
+                | Role::Status
+                | Role::Size
         )
     }
 }
@@ -111,6 +118,8 @@ enum Within {
     /// The path of a request target, which may contain spaces.
     PathOfTarget,
     Method,
+    /// The last element of a list.
+    Last,
 }
 
 /// The contents of a line that a replay needs, besides the key.
@@ -173,7 +182,6 @@ impl Template {
 
     /// Reads a line in which every variable ends at the first place. Nearly every line is such a
     /// line. Returns `None` for another one.
-    #[inline]
     fn read_at_first_ends(&mut self, line: &[u8], cut: bool) -> Option<Request> {
         let Layout { before, variables } = &self.layout;
         self.found.clear();
@@ -274,6 +282,7 @@ impl Template {
             Some((range, Within::Path)) => present(path(&line[range])),
             Some((range, Within::PathOfTarget)) => present(without_query(&line[range])),
             Some((range, Within::Method)) => present(method(&line[range])),
+            Some((range, Within::Last)) => present(last(&line[range])),
             None => ABSENT,
         }
     }
@@ -303,7 +312,10 @@ impl Layout {
         };
         let whole = |place| (place, Within::Whole);
         match field {
-            Field::Address => with(Role::Address).map(whole),
+            Field::Address => {
+                let of_list = || Some((with(Role::Forwarded)?, Within::Last));
+                with(Role::Address).map(whole).or_else(of_list)
+            }
             Field::User => with(Role::User).map(whole),
             Field::Path => {
                 let of_target = with(Role::Path).map(|place| (place, Within::PathOfTarget));
@@ -332,8 +344,8 @@ impl Layout {
 
 impl Request {
     /// Takes what the replay needs from the value of a variable. Returns whether `text` can be a
-    /// value of this variable.
-    #[inline]
+    /// value of this variable. Inlined, because it is called for each variable of each line.
+    #[inline(always)]
     fn take(&mut self, variable: &Variable, text: &[u8], times: &mut Reader) -> bool {
         let is_word = |other| {
             let ends = |&byte: &u8| byte == other || matches!(byte, b' ' | b'\t');
@@ -353,6 +365,7 @@ impl Request {
             // A comma separates the addresses of a list. Which of them is the client depends on the
             // proxies.
             Role::Address => return is_word(b','),
+            Role::Forwarded => {}
             Role::Ident => return is_word(b' '),
             // A comma before a space is inside a list.
             _ => return !(text.ends_with(b",") && variable.until.starts_with(b" ")),
@@ -369,7 +382,7 @@ impl Variable {
 
     /// Returns where the variable ends in `rest`, if it has a fixed form or no text follows it.
     /// Otherwise, returns the first place where the text that follows it may begin.
-    #[inline]
+    #[inline(always)]
     fn first_end(&self, rest: &[u8]) -> Option<usize> {
         if self.role == Role::Time(Form::Clf) {
             return (rest.len() >= CLF_LENGTH).then_some(CLF_LENGTH);
@@ -505,6 +518,12 @@ fn without_query(target: &[u8]) -> &[u8] {
 /// Returns the method of a request line, or all of a text without a space.
 pub(crate) fn method(request: &[u8]) -> &[u8] {
     &request[..memchr(b' ', request).unwrap_or(request.len())]
+}
+
+/// Returns the last element of a list with commas.
+fn last(list: &[u8]) -> &[u8] {
+    let comma = list.iter().rposition(|&byte| byte == b',');
+    list[comma.map_or(0, |comma| comma + 1)..].trim_ascii()
 }
 
 /// Returns the name of nginx's variable for a header field.

@@ -1,5 +1,6 @@
 //! The result of a replay of a policy.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
@@ -7,12 +8,18 @@ use portcullis_policy::{Kind, Limit, Rule, RuleCounts};
 use serde::Serialize;
 
 use super::super::args::ReplayArgs;
+use super::page::{Page, Section};
 use super::{Input, Series, chart, json, shown};
+use crate::limit::{kind_name, span, written};
 use crate::replay::Pass;
-use crate::replay::policy::recommend::{Counts, Recommended, Share};
+use crate::replay::needs::PERCENTAGES;
+use crate::replay::policy::clients::Clients;
+use crate::replay::policy::recommend::{
+    Counts, LeftOut, Needs, Proposal, Recommended, Share, ShareOf,
+};
 use crate::replay::policy::waiting::Waiting;
 use crate::replay::policy::{Activity, Trial};
-use crate::text::{counted, grouped, per_second, percent, speed};
+use crate::text::{counted, grouped, per_second, percent, speed, visible};
 
 /// The result of a replay of a policy. The field names are those of the JSON object.
 #[derive(Debug, Serialize)]
@@ -40,6 +47,9 @@ pub(crate) struct PolicyReport {
     /// The wanted share of denials, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     recommend: Option<f64>,
+    /// What it is a share of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recommend_by: Option<String>,
     series: Series,
     decisions_per_s: f64,
     /// By how much the count of a denied key may be too low.
@@ -47,6 +57,8 @@ pub(crate) struct PolicyReport {
     most_missed: u64,
     #[serde(skip)]
     keys_are_all: bool,
+    #[serde(skip)]
+    by: ShareOf,
 }
 
 /// What one rule decided.
@@ -101,49 +113,100 @@ struct DeniedKey {
     error: Option<u64>,
 }
 
-fn name_of(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Ingress => "ingress",
-        Kind::Egress => "egress",
-        Kind::Burst => "burst",
-        Kind::Concurrency => "concurrency",
-        _ => "request",
-    }
-}
-
 /// The limits that were found for a rule.
 #[derive(Debug, Serialize)]
 struct OfSearch {
-    /// `None` if no limit denies little enough.
+    /// `None` if no limit denies little enough, or no line has the key.
     limits: Option<Vec<String>>,
-    asked: u64,
-    denied: u64,
+    #[serde(flatten)]
+    counts: Counts,
+    /// A part of the key that no line has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing_key: Option<String>,
+    /// Keys that look like abuse, and do not count.
+    left_out: Vec<LeftOut>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    needs: Option<OfNeeds>,
+}
+
+/// The number of keys shown that do not count.
+const SHOWN_LEFT_OUT: usize = 10;
+
+/// What keys need: permits for each percentage of the keys.
+#[derive(Debug, Serialize)]
+struct OfNeeds {
+    keys: usize,
+    minute: BTreeMap<String, u64>,
+    second: BTreeMap<String, u64>,
+}
+
+impl OfNeeds {
+    fn new(needs: &Needs) -> Self {
+        let named = |values: [u64; 5]| {
+            let names = PERCENTAGES.map(|percent| format!("p{percent}"));
+            names.into_iter().zip(values).collect()
+        };
+        Self {
+            keys: needs.keys,
+            minute: named(needs.minute),
+            second: named(needs.second),
+        }
+    }
 }
 
 impl OfSearch {
-    fn new(recommended: &Recommended) -> Option<Self> {
-        match recommended {
-            Recommended::Nothing => None,
-            Recommended::Impossible => Some(Self {
-                limits: None,
-                asked: 0,
-                denied: 0,
-            }),
-            Recommended::Limits(limits, Counts { asked, denied }) => Some(Self {
-                limits: Some(limits.iter().map(text).collect()),
-                asked: *asked,
-                denied: *denied,
-            }),
+    /// Appends the keys that do not count to `lines`.
+    fn left_out_in(&self, lines: &mut Vec<String>) {
+        let shown_ones = self.left_out.iter().take(SHOWN_LEFT_OUT);
+        lines.extend(shown_ones.map(|each| {
+            format!(
+                "left out, as it looks like abuse: {}: {}, up to {} in a minute",
+                visible(each.key.as_bytes()),
+                counted(each.requests, ("request", "requests")),
+                grouped(each.minute)
+            )
+        }));
+        if let Some(more) = self.left_out.len().checked_sub(SHOWN_LEFT_OUT + 1) {
+            let more = counted(more as u64 + 1, ("more key", "more keys"));
+            lines.push(format!("and {more}: see --json"));
         }
+        let most = self
+            .needs
+            .as_ref()
+            .and_then(|needs| needs.minute.get("p100"));
+        if let (Some(most), false) = (most, self.left_out.is_empty()) {
+            let most = grouped(*most);
+            lines.push(format!(
+                "every other key has at most {most} in a minute; --all-keys counts all"
+            ));
+        }
+    }
+
+    fn new(proposal: &Proposal) -> Option<Self> {
+        let (limits, counts, missing_key) = match &proposal.result {
+            Recommended::Nothing => return None,
+            Recommended::Impossible => (None, Counts::default(), None),
+            Recommended::NoKey(part) => (None, Counts::default(), Some(part.clone())),
+            Recommended::Limits(limits, counts) => {
+                (Some(limits.iter().map(text).collect()), *counts, None)
+            }
+        };
+        Some(Self {
+            limits,
+            counts,
+            missing_key,
+            left_out: proposal.left_out.clone(),
+            needs: proposal.needs.as_ref().map(OfNeeds::new),
+        })
     }
 }
 
 /// A limit, with its burst if that is not its count.
 fn text(limit: &Limit) -> String {
     if limit.capacity() == limit.count() {
-        limit.to_string()
+        written(limit)
     } else {
-        format!("{limit} burst {}", limit.capacity())
+        format!("{} burst {}", written(limit), limit.capacity())
     }
 }
 
@@ -153,7 +216,7 @@ impl OfRule {
         let limits = rule.limits().iter().zip(&counts.by_limit);
         Self {
             rule: rule.name().into(),
-            kind: name_of(rule.kind()),
+            kind: kind_name(rule.kind()),
             shadow: rule.is_shadow(),
             asked: counts.asked(),
             allowed: counts.allowed + counts.exempt,
@@ -176,7 +239,7 @@ impl OfRule {
                 .zip(in_force)
                 .map(|(threshold, &in_force)| OfThreshold {
                     decision: threshold.decision().into(),
-                    at: format!("{}/{:?}", threshold.value(), threshold.window()),
+                    at: format!("{}/{}", threshold.value(), span(threshold.window())),
                     in_force,
                 })
                 .collect(),
@@ -189,7 +252,7 @@ impl OfRule {
     /// Returns the name with what is special about the rule.
     fn heading(&self) -> String {
         let mut text = self.rule.clone();
-        if self.kind != name_of(Kind::Request) {
+        if self.kind != kind_name(Kind::Request) {
             text = format!("{text} ({})", self.kind);
         }
         if self.shadow {
@@ -217,7 +280,7 @@ impl PolicyReport {
         trial: &Trial,
         pass: &Pass<'_>,
         waiting: &Waiting,
-        recommended: Option<&[Recommended]>,
+        recommended: Option<&[Proposal]>,
     ) -> Self {
         let statistics = &trial.statistics;
         let counts = statistics.rules();
@@ -265,10 +328,37 @@ impl PolicyReport {
                 .collect(),
             rules,
             recommend: args.recommend.map(Share::percent),
+            recommend_by: args.recommend.map(|_| args.recommend_by.to_string()),
+            by: args.recommend_by,
             series: Series::new(&trial.timeline),
             decisions_per_s: per_second(trial.clock.requests, pass.elapsed),
             most_missed: statistics.most_missed(),
             keys_are_all,
+        }
+    }
+
+    /// Returns the page of what `clients` asked for.
+    pub(crate) fn page<'a>(&self, clients: &'a Clients) -> Page<'a> {
+        let sections = self.rules.iter().zip(&clients.rules);
+        let sections = sections.map(|(rule, of_rule)| {
+            let limits: Vec<_> = rule.limits.iter().map(|limit| &*limit.limit).collect();
+            let keys = of_rule.keys.iter();
+            Section {
+                name: rule.heading(),
+                limits: limits.join(", "),
+                timeline: Some(&of_rule.timeline),
+                clients: keys
+                    .map(|(key, client)| (key.to_string(), client))
+                    .collect(),
+                recommended: self.proposed(rule),
+            }
+        });
+        let mut facts = vec![("Policy", self.policy.clone())];
+        facts.extend(self.input.facts(self.allowed, self.denied));
+        Page {
+            title: format!("Replay of {}", self.input.names()),
+            facts,
+            sections: sections.collect(),
         }
     }
 
@@ -418,31 +508,102 @@ impl PolicyReport {
     }
 
     fn recommended(&self, out: &mut impl Write, share: f64) -> io::Result<()> {
+        let needs = |rule: &'_ OfRule| rule.recommended.as_ref().is_some_and(|r| r.needs.is_some());
+        if self.rules.iter().any(needs) {
+            self.needs(out)?;
+        }
+        let denied = match self.by {
+            ShareOf::Keys => "deny requests of at most",
+            ShareOf::Requests => "deny at most",
+        };
+        let what = self.by;
         writeln!(
             out,
-            "\nThe smallest limits that deny at most {share} % of the requests of their rule\n"
+            "\nThe smallest limits that {denied} {share} % of the {what} of their rule\n"
         )?;
         for rule in &self.rules {
-            let now: Vec<_> = rule.limits.iter().map(|limit| &*limit.limit).collect();
-            let now = now.join(", ");
-            match &rule.recommended {
-                None => writeln!(out, "  {}: nothing to propose", rule.rule)?,
-                Some(OfSearch { limits: None, .. }) => {
-                    writeln!(out, "  {}: {now}: no limit is large enough", rule.rule)?;
-                }
-                Some(OfSearch {
-                    limits: Some(limits),
+            let lines = self.proposed(rule);
+            let (first, rest) = lines
+                .split_first()
+                .map_or(("", &[][..]), |(f, r)| (&**f, r));
+            writeln!(out, "  {}: {first}", rule.rule)?;
+            for line in rest {
+                writeln!(out, "    {line}")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns what is proposed for a rule, and the keys that do not count, in lines of text. None
+    /// without `--recommend`.
+    fn proposed(&self, rule: &OfRule) -> Vec<String> {
+        if self.recommend.is_none() {
+            return Vec::new();
+        }
+        let now: Vec<_> = rule.limits.iter().map(|limit| &*limit.limit).collect();
+        let now = now.join(", ");
+        let Some(found) = &rule.recommended else {
+            return vec!["nothing to propose".into()];
+        };
+        let mut lines = vec![match (&found.limits, &found.missing_key) {
+            (Some(limits), _) => {
+                let Counts {
                     asked,
                     denied,
-                }) => writeln!(
-                    out,
-                    "  {}: {now} -> {}, which denies {} of {} ({:.2} %)",
-                    rule.rule,
+                    keys,
+                    denied_keys,
+                } = found.counts;
+                format!(
+                    "{now} -> {}, which denies {} of {} ({:.2} %), {} of {} ({:.2} %)",
                     limits.join(", "),
-                    grouped(*denied),
-                    grouped(*asked),
-                    percent(*denied, *asked)
-                )?,
+                    grouped(denied_keys),
+                    counted(keys, ("key", "keys")),
+                    percent(denied_keys, keys),
+                    grouped(denied),
+                    counted(asked, ("request", "requests")),
+                    percent(denied, asked)
+                )
+            }
+            (None, Some(part)) => format!("{now}: nothing to propose: no line has {part}"),
+            (None, None) => format!("{now}: no limit is large enough"),
+        }];
+        found.left_out_in(&mut lines);
+        lines
+    }
+
+    /// Prints what the keys of each rule need.
+    fn needs(&self, out: &mut impl Write) -> io::Result<()> {
+        let width = self.rules.iter().map(|rule| rule.rule.len()).max();
+        let width = width.unwrap_or(0).max(20);
+        writeln!(
+            out,
+            "\nWhat keys need at most in any minute and in any second, in permits\n"
+        )?;
+        write!(out, "  {:<width$}  {:>9}  {:<6}", "rule", "keys", "")?;
+        for percent in PERCENTAGES {
+            let share = match percent {
+                100 => "all".into(),
+                percent => format!("{percent} %"),
+            };
+            write!(out, "  {share:>9}")?;
+        }
+        writeln!(out)?;
+        for rule in &self.rules {
+            let found = rule.recommended.as_ref();
+            let Some(needs) = found.and_then(|found| found.needs.as_ref()) else {
+                continue;
+            };
+            let keys = grouped(needs.keys as u64);
+            for (name, keys, span, values) in [
+                (&*rule.rule, &*keys, "minute", &needs.minute),
+                ("", "", "second", &needs.second),
+            ] {
+                write!(out, "  {name:<width$}  {keys:>9}  {span:<6}")?;
+                for percent in PERCENTAGES {
+                    let need = values.get(&format!("p{percent}")).copied();
+                    write!(out, "  {:>9}", grouped(need.unwrap_or_default()))?;
+                }
+                writeln!(out)?;
             }
         }
         Ok(())
