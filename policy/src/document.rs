@@ -23,6 +23,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::judge::{Doubt, judge};
 use crate::nearest::nearest;
 #[cfg(feature = "json")]
 use crate::path::PathRules;
@@ -436,7 +437,10 @@ impl<'t> Reader<'t> {
         settings: PolicySettings,
     ) -> Result<Policy, Vec<FileError>> {
         match Policy::with_settings(rules, settings) {
-            Ok(policy) if self.errors.is_empty() => return Ok(policy),
+            Ok(mut policy) if self.errors.is_empty() => {
+                policy.warnings = self.doubts(&policy);
+                return Ok(policy);
+            }
             Ok(_) => {}
             Err(errors) => self.refuse_rules(errors),
         }
@@ -467,6 +471,38 @@ impl<'t> Reader<'t> {
         } else {
             Err(self.into_errors())
         }
+    }
+
+    /// What a reader of the file may have meant otherwise, each at its setting.
+    fn doubts(&self, policy: &Policy) -> Vec<FileError> {
+        let place = |rule: &Arc<str>, setting: &str| {
+            self.place_of(
+                self.rules.get(&**rule).copied(),
+                &RuleError {
+                    rule: Arc::clone(rule),
+                    setting: setting.into(),
+                    value: None,
+                    problem: String::new(),
+                },
+            )
+        };
+        let message = |doubt: Doubt| {
+            let line = doubt.other.as_ref().map(|other| {
+                let start = place(other, "name").start;
+                1 + self.text[..start].matches('\n').count()
+            });
+            let line = line.map_or(String::new(), |line| format!(" (line {line})"));
+            let Doubt {
+                setting, problem, ..
+            } = &doubt;
+            (
+                place(&doubt.rule, setting),
+                format!("{setting}: {problem}{line}"),
+            )
+        };
+        let doubts = judge(policy.rules(), policy.path_rules());
+        let messages = doubts.into_iter().map(message).collect();
+        located(self.text, &self.files, messages)
     }
 
     /// Notes the errors that a policy has found, each at its setting.

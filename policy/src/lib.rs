@@ -49,7 +49,7 @@
 //! - A [`CounterStore`](portcullis_counters::CounterStore) keeps the state of limits outside a
 //!   policy.
 //! - A rule can have the state of its limits in such a store, by name:
-//!   [`Policy::decide_stored_at`] asks it.
+//!   [`Policy::decide_stored`] asks it.
 //! - A [queue](Limit::queue) of a limit lets requests wait for permits: `Policy::acquire`.
 //!
 //! # How a request is decided
@@ -183,6 +183,8 @@ mod follow;
 mod foreign;
 mod frequent;
 mod hold;
+#[cfg(any(feature = "toml", feature = "json"))]
+mod judge;
 mod key;
 mod limit;
 #[cfg(feature = "live")]
@@ -236,7 +238,7 @@ pub use policy::activity::InForce;
 pub use policy::consider::{Considered, Explained};
 pub use policy::outcome::{Answer, Outcome, Status};
 pub use policy::owned::{OwnedDecision, OwnedHold};
-pub use policy::stored::StoredDecision;
+pub use policy::stored::{StoredDecision, StoredLimit};
 pub use policy::{Decision, MAX_SHADOWS, Policy};
 #[cfg(feature = "queue")]
 pub use portcullis_async::QueueCounts;

@@ -1,13 +1,11 @@
 //! Decisions and holds that own a pointer to their policy, so that a task can keep them.
 
 use core::fmt;
-use core::mem::{self, ManuallyDrop};
+use core::mem;
 use core::ops::Deref;
 
 use portcullis_core::Timestamp;
 
-#[cfg(feature = "queue")]
-use super::active::Active;
 use super::outcome::Outcome;
 use super::{Decision, Parts, Policy};
 use crate::hold::{Ending, Hold, Settled};
@@ -32,7 +30,7 @@ impl Decision<'_> {
             (Outcome::Allowed, Some(place), Some(active)) => active.store_at(place).releases(),
             _ => false,
         };
-        self.parts.shadows.iter().any(Option::is_some) || of_rule()
+        self.parts.shadows.iter().any(Option::is_some) || of_rule() || self.others_hold_permits()
     }
 
     /// Returns the decision with a pointer to its policy, such as an `Arc`. The result can move to
@@ -54,18 +52,14 @@ impl Decision<'_> {
     /// std::thread::spawn(move || drop(kept)).join().unwrap();
     /// assert!(decide().is_allowed());
     /// ```
-    pub fn into_owned<P: Deref<Target = Policy>>(self, policy: P) -> OwnedDecision<P> {
+    pub fn into_owned<P: Deref<Target = Policy>>(mut self, policy: P) -> OwnedDecision<P> {
         assert!(
             core::ptr::eq::<Policy>(&raw const *policy, self.policy),
             "the decision is by another policy"
         );
-        let owned = OwnedDecision {
-            policy,
-            parts: self.parts,
-        };
         // Its permits are now those of the owned decision.
-        mem::forget(self);
-        owned
+        let parts = self.parts.take();
+        OwnedDecision { policy, parts }
     }
 }
 
@@ -108,6 +102,20 @@ impl Parts {
             parts: self,
         }
     }
+
+    /// The parts, which leave a decision without permits.
+    fn take(&mut self) -> Self {
+        let none = Self::new(self.now, self.cost);
+        mem::replace(self, none)
+    }
+
+    /// The parts of a decision that does not return the permits.
+    fn lent(&self) -> Self {
+        Self {
+            is_lent: true,
+            ..self.clone()
+        }
+    }
 }
 
 /// A [`Decision`] and a pointer to its policy: the result of [`Decision::into_owned`]. It holds the
@@ -142,8 +150,7 @@ impl<P: Deref<Target = Policy>> OwnedDecision<P> {
     /// assert_eq!(decision.with(|decision| decision.rule().unwrap().name().len()), 3);
     /// ```
     pub fn with<T>(&self, ask: impl FnOnce(&Decision<'_>) -> T) -> T {
-        // Its permits are not its own.
-        ask(&ManuallyDrop::new(self.parts.decision(&self.policy)))
+        ask(&self.parts.lent().decision(&self.policy))
     }
 
     /// Returns the pointer to the policy.
@@ -160,19 +167,12 @@ impl<P: Deref<Target = Policy>> OwnedDecision<P> {
         &self.policy
     }
 
-    /// The rule that decided.
-    #[cfg(feature = "queue")]
-    pub(crate) fn active(&self) -> Option<&Active> {
-        Some(&self.policy.rules[self.parts.rule? as usize])
-    }
-
     /// Calls a function that may change the decision.
     #[cfg(feature = "queue")]
     pub(crate) fn change<T>(&mut self, change: impl FnOnce(&mut Decision<'_>) -> T) -> T {
-        // Its permits are not its own.
-        let mut decision = ManuallyDrop::new(self.parts.decision(&self.policy));
+        let mut decision = self.parts.take().decision(&self.policy);
         let changed = change(&mut decision);
-        self.parts = decision.parts;
+        self.parts = decision.parts.take();
         changed
     }
 }
@@ -190,13 +190,13 @@ impl<P: Deref<Target = Policy>> OwnedDecision<P> {
     /// assert!(!decision.into_owned(Arc::clone(&policy)).holds_permits());
     /// ```
     pub fn holds_permits(&self) -> bool {
-        ManuallyDrop::new(self.parts.decision(&self.policy)).holds_permits()
+        self.with(|decision| decision.holds_permits())
     }
 }
 
 impl<P: Deref<Target = Policy>> Drop for OwnedDecision<P> {
     fn drop(&mut self) {
-        drop(self.parts.decision(&self.policy));
+        drop(self.parts.take().decision(&self.policy));
     }
 }
 
