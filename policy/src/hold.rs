@@ -121,47 +121,59 @@ pub(crate) struct Ending {
 impl Ending {
     /// Settles the cost of the hold's decision, with each rule. Permits at once stay held.
     pub(crate) fn settle(&self, decision: &Decision<'_>, now: Timestamp, actual: u32) -> Settled {
-        let estimate = decision.cost();
-        let (excess, unused) = (
-            actual.saturating_sub(estimate),
-            estimate.saturating_sub(actual),
-        );
-        let mut settled = Settled::default();
-        for (ends, (store, at), held) in self.all(decision) {
-            (settled.excess, settled.unused) = (excess, unused);
-            if actual >= estimate {
-                let charged = store.charge(at, now, excess);
-                settled.uncounted = settled.uncounted.max(excess - charged);
-                continue;
+        let (Outcome::Allowed, Some(state)) = (decision.outcome(), decision.state()) else {
+            return Settled::default();
+        };
+        let costs = (decision.cost(), actual);
+        let own = settle(now, costs, (self.ends, state, &self.held));
+        let others = decision.held_of_others();
+        others.fold(own, |all, held| {
+            let one = settle(now, costs, held);
+            Settled {
+                kept: all.kept.max(one.kept),
+                uncounted: all.uncounted.max(one.uncounted),
+                ..one
             }
-            let in_time = ends.is_some_and(|ends| now <= ends);
-            let returned = if in_time {
-                store.give_back(at, now, unused, held)
-            } else {
-                0
-            };
-            settled.kept = settled.kept.max(unused - returned);
-        }
-        settled
+        })
     }
 
     /// Returns the permits of the hold's decision. Permits at once stay held.
     pub(crate) fn undo(&self, decision: &Decision<'_>, now: Timestamp) {
-        for (_, (store, at), held) in self.all(decision) {
+        let (Outcome::Allowed, Some(state)) = (decision.outcome(), decision.state()) else {
+            return;
+        };
+        let own = (self.ends, state, &self.held);
+        for (_, (store, at), held) in decision.held_of_others().chain([own]) {
             store.give_back(at, now, decision.cost(), held);
         }
     }
+}
 
-    /// When the hold of each rule ends, the state of the request's key in it, and what is needed to
-    /// return its permits.
-    fn all<'a>(
-        &'a self,
-        decision: &'a Decision<'_>,
-    ) -> impl Iterator<Item = (Option<Timestamp>, (&'a Store, Address), &'a Held)> {
-        let is_allowed = decision.outcome() == Outcome::Allowed;
-        let own = decision.state().map(|state| (self.ends, state, &self.held));
-        let all = own.into_iter().chain(decision.held_of_others());
-        all.filter(move |_| is_allowed)
+/// When the hold of a rule ends, the state of the request's key in it, and what is needed to return
+/// its permits.
+pub(crate) type OfRule<'a> = (Option<Timestamp>, (&'a Store, Address), &'a Held);
+
+/// Settles a cost with one rule.
+fn settle(now: Timestamp, (estimate, actual): (u32, u32), of: OfRule<'_>) -> Settled {
+    let (ends, (store, at), held) = of;
+    if let Some(excess) = actual.checked_sub(estimate) {
+        return Settled {
+            excess,
+            uncounted: excess - store.charge(at, now, excess),
+            ..Settled::default()
+        };
+    }
+    let unused = estimate - actual;
+    let in_time = ends.is_some_and(|ends| now <= ends);
+    let returned = if in_time {
+        store.give_back(at, now, unused, held)
+    } else {
+        0
+    };
+    Settled {
+        unused,
+        kept: unused - returned,
+        ..Settled::default()
     }
 }
 

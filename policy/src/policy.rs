@@ -347,7 +347,11 @@ impl Policy {
                 decision.parts.rule = Some(rule);
                 ControlFlow::Break(())
             };
-            watch(self.answer(rule, outcome));
+            watch(Answer {
+                rule: &active.rule,
+                index: rule as usize,
+                outcome,
+            });
             flow
         });
         if let Some(from) = several {
@@ -692,13 +696,11 @@ struct Parts {
     rule: Option<u32>,
     /// Where the state of the request's key is, if the rule has any.
     place: Option<Place>,
-    /// Shadow rules whose `at_once` permits are held.
-    shadows: [Option<(u32, Place)>; MAX_SHADOWS],
+    /// Shadow rules whose `at_once` permits are held, if there are any.
+    shadows: Option<[Option<(u32, Place)>; MAX_SHADOWS]>,
     shadow_denied: Option<u32>,
     /// The other rules that the request is limited by, in order.
     others: Option<Arc<Vec<Part>>>,
-    /// Whether the permits are those of another decision, which returns them.
-    is_lent: bool,
 }
 
 impl Parts {
@@ -711,10 +713,9 @@ impl Parts {
             outcome: Outcome::NoRule,
             rule: None,
             place: None,
-            shadows: [None; MAX_SHADOWS],
+            shadows: None,
             shadow_denied: None,
             others: None,
-            is_lent: false,
         }
     }
 }
@@ -726,14 +727,13 @@ impl<'p> Decision<'p> {
         match *verdict {
             Verdict::Granted(Some(place)) => {
                 let store = self.policy.rules[rule as usize].store_at(place);
-                let free = self
-                    .parts
-                    .shadows
-                    .iter_mut()
-                    .find(|shadow| shadow.is_none());
-                match free {
-                    Some(shadow) if store.releases() => *shadow = Some((rule, place)),
-                    _ => store.release(place.at, self.parts.cost),
+                if !store.releases() {
+                    return;
+                }
+                let shadows = self.parts.shadows.get_or_insert([None; MAX_SHADOWS]);
+                match shadows.iter_mut().find(|shadow| shadow.is_none()) {
+                    Some(shadow) => *shadow = Some((rule, place)),
+                    None => store.release(place.at, self.parts.cost),
                 }
             }
             Verdict::Denied(..) | Verdict::NoAddress | Verdict::Unidentified => {
@@ -1121,25 +1121,41 @@ fn remaining(store: &Store, place: Place, limit: usize, now: Timestamp) -> u64 {
     store.detail(place.at, limit, now, 0).available
 }
 
+impl Parts {
+    /// Returns the permits of limits at once.
+    #[inline]
+    fn release(&self, policy: &Policy) {
+        if let (Outcome::Allowed, Some(place), Some(rule)) = (self.outcome, self.place, self.rule) {
+            let store = policy.rules[rule as usize].store_at(place);
+            store.release(place.at, self.cost);
+        }
+        for (rule, place) in self.shadows.into_iter().flatten().flatten() {
+            let store = policy.rules[rule as usize].store_at(place);
+            store.release(place.at, self.cost);
+        }
+        if self.others.is_some() {
+            self.release_others(policy);
+        }
+    }
+
+    /// Whether permits return by release.
+    #[inline]
+    fn holds_permits(&self, policy: &Policy) -> bool {
+        let of_rule = || match (self.outcome, self.place, self.rule) {
+            (Outcome::Allowed, Some(place), Some(rule)) => {
+                policy.rules[rule as usize].store_at(place).releases()
+            }
+            _ => false,
+        };
+        let of_others = || self.others.is_some() && self.others_hold_permits(policy);
+        self.shadows.is_some() || of_rule() || of_others()
+    }
+}
+
 impl Drop for Decision<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.parts.is_lent {
-            return;
-        }
-        if let (Outcome::Allowed, Some(place), Some(active)) =
-            (self.parts.outcome, self.parts.place, self.active())
-        {
-            active.store_at(place).release(place.at, self.parts.cost);
-        }
-        if self.parts.others.is_some() {
-            self.release_others();
-        }
-        for (rule, place) in self.parts.shadows.into_iter().flatten() {
-            self.policy.rules[rule as usize]
-                .store_at(place)
-                .release(place.at, self.parts.cost);
-        }
+        self.parts.release(self.policy);
     }
 }
 

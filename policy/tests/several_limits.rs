@@ -523,7 +523,12 @@ fn an_exempt_client_takes_nothing_from_the_rule_and_the_next_one_is_asked() {
 #[test]
 fn a_hold_is_settled_with_each_rule() {
     let bucket = |name: &str, count| Rule::new(name).limit(bucket_of(count)).hold(MINUTE);
-    let policy = Policy::new([bucket("a", 100).continuing(), bucket("b", 50)]).unwrap();
+    let rules = [
+        bucket("a", 100).continuing(),
+        bucket("b", 50).continuing(),
+        Rule::new("free"),
+    ];
+    let policy = Policy::new(rules).unwrap();
     let left = || left_of_all(&policy, at(1), &GET);
     let _ = policy.decide_at(at(1), &GET.cost(10));
     let hold = policy.hold_at(at(1), &GET.cost(20));

@@ -1,12 +1,11 @@
 //! Decisions and holds that own a pointer to their policy, so that a task can keep them.
 
 use core::fmt;
-use core::mem;
+use core::mem::{self, ManuallyDrop};
 use core::ops::Deref;
 
 use portcullis_core::Timestamp;
 
-use super::outcome::Outcome;
 use super::{Decision, Parts, Policy};
 use crate::hold::{Ending, Hold, Settled};
 
@@ -26,11 +25,7 @@ impl Decision<'_> {
     /// ```
     #[inline]
     pub fn holds_permits(&self) -> bool {
-        let of_rule = || match (self.parts.outcome, self.parts.place, self.active()) {
-            (Outcome::Allowed, Some(place), Some(active)) => active.store_at(place).releases(),
-            _ => false,
-        };
-        self.parts.shadows.iter().any(Option::is_some) || of_rule() || self.others_hold_permits()
+        self.parts.holds_permits(self.policy)
     }
 
     /// Returns the decision with a pointer to its policy, such as an `Arc`. The result can move to
@@ -52,13 +47,18 @@ impl Decision<'_> {
     /// std::thread::spawn(move || drop(kept)).join().unwrap();
     /// assert!(decide().is_allowed());
     /// ```
-    pub fn into_owned<P: Deref<Target = Policy>>(mut self, policy: P) -> OwnedDecision<P> {
+    pub fn into_owned<P: Deref<Target = Policy>>(self, policy: P) -> OwnedDecision<P> {
         assert!(
             core::ptr::eq::<Policy>(&raw const *policy, self.policy),
             "the decision is by another policy"
         );
         // Its permits are now those of the owned decision.
-        let parts = self.parts.take();
+        let mut decision = ManuallyDrop::new(self);
+        let others = decision.parts.others.take();
+        let parts = Parts {
+            others,
+            ..decision.parts.clone()
+        };
         OwnedDecision { policy, parts }
     }
 }
@@ -108,14 +108,6 @@ impl Parts {
         let none = Self::new(self.now, self.cost);
         mem::replace(self, none)
     }
-
-    /// The parts of a decision that does not return the permits.
-    fn lent(&self) -> Self {
-        Self {
-            is_lent: true,
-            ..self.clone()
-        }
-    }
 }
 
 /// A [`Decision`] and a pointer to its policy: the result of [`Decision::into_owned`]. It holds the
@@ -150,7 +142,11 @@ impl<P: Deref<Target = Policy>> OwnedDecision<P> {
     /// assert_eq!(decision.with(|decision| decision.rule().unwrap().name().len()), 3);
     /// ```
     pub fn with<T>(&self, ask: impl FnOnce(&Decision<'_>) -> T) -> T {
-        ask(&self.parts.lent().decision(&self.policy))
+        // Its permits are not its own, but a part of its memory is.
+        let mut decision = ManuallyDrop::new(self.parts.clone().decision(&self.policy));
+        let told = ask(&decision);
+        decision.parts.others = None;
+        told
     }
 
     /// Returns the pointer to the policy.
@@ -190,13 +186,13 @@ impl<P: Deref<Target = Policy>> OwnedDecision<P> {
     /// assert!(!decision.into_owned(Arc::clone(&policy)).holds_permits());
     /// ```
     pub fn holds_permits(&self) -> bool {
-        self.with(|decision| decision.holds_permits())
+        self.parts.holds_permits(&self.policy)
     }
 }
 
 impl<P: Deref<Target = Policy>> Drop for OwnedDecision<P> {
     fn drop(&mut self) {
-        drop(self.parts.take().decision(&self.policy));
+        self.parts.release(&self.policy);
     }
 }
 

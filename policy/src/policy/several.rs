@@ -22,11 +22,11 @@ use core::ops::ControlFlow;
 use std::sync::Arc;
 
 use portcullis_core::Timestamp;
-use portcullis_core::keyed::Address;
 
 use super::active::{Unasked, Verdict};
 use super::outcome::{Answer, Outcome};
-use super::{Decision, Policy};
+use super::{Decision, Parts, Policy};
+use crate::hold::OfRule;
 use crate::overrides::Place;
 use crate::path::Reading;
 use crate::request::Request;
@@ -223,7 +223,10 @@ impl Decision<'_> {
         let (decides, outcome) = match taken {
             Ok(()) => match stored {
                 Some(stored) => (stored, Outcome::Stored),
-                None => (parts.len() - 1, Outcome::Allowed),
+                None => {
+                    let last = parts.iter().rposition(|part| part.place.is_some());
+                    (last.unwrap_or(parts.len() - 1), Outcome::Allowed)
+                }
             },
             Err((denies, by)) => {
                 let StoreDenied { limit, denied } = by;
@@ -281,7 +284,7 @@ impl Decision<'_> {
 
     /// Whether the permits of all rules in this process are taken.
     pub(crate) fn is_taken(&self) -> bool {
-        matches!(self.parts.outcome, Outcome::Allowed | Outcome::Stored)
+        self.parts.is_taken()
     }
 
     /// The other rules that the request is limited by, in order.
@@ -342,9 +345,7 @@ impl Decision<'_> {
 
     /// When the hold of each other rule ends, the state of the request's key in it, and what is
     /// needed to return its permits.
-    pub(crate) fn held_of_others(
-        &self,
-    ) -> impl Iterator<Item = (Option<Timestamp>, (&Store, Address), &Held)> {
+    pub(crate) fn held_of_others(&self) -> impl Iterator<Item = OfRule<'_>> {
         let (policy, now) = (self.policy, self.parts.now);
         self.others().iter().filter_map(move |part| {
             let (store, place) = part.state(policy)?;
@@ -352,24 +353,35 @@ impl Decision<'_> {
             Some((ends, (store, place.at), &part.held))
         })
     }
+}
 
-    /// Whether permits of the other rules return when the decision is dropped.
-    pub(super) fn others_hold_permits(&self) -> bool {
-        let mut states = self
-            .others()
-            .iter()
-            .filter_map(|part| part.state(self.policy));
-        self.is_taken() && states.any(|(store, _)| store.releases())
+impl Parts {
+    /// Whether the permits of all rules in this process are taken.
+    const fn is_taken(&self) -> bool {
+        matches!(self.outcome, Outcome::Allowed | Outcome::Stored)
+    }
+
+    /// The states of the request's key in the other rules that were taken from.
+    fn taken_others<'p>(&self, policy: &'p Policy) -> impl Iterator<Item = (&'p Store, Place)> {
+        let others = self.others.iter().filter(|_| self.is_taken());
+        others
+            .flat_map(|parts| parts.iter())
+            .filter_map(|part| part.state(policy))
+    }
+
+    /// Whether permits of the other rules return by release.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn others_hold_permits(&self, policy: &Policy) -> bool {
+        self.taken_others(policy).any(|(store, _)| store.releases())
     }
 
     /// Returns the permits at once of the other rules.
     #[cold]
     #[inline(never)]
-    pub(super) fn release_others(&self) {
-        for part in self.others().iter().filter(|_| self.is_taken()) {
-            if let Some((store, place)) = part.state(self.policy) {
-                store.release(place.at, self.parts.cost);
-            }
+    pub(super) fn release_others(&self, policy: &Policy) {
+        for (store, place) in self.taken_others(policy) {
+            store.release(place.at, self.cost);
         }
     }
 }
