@@ -111,19 +111,20 @@ fn only_counts(rule: &Rule) -> bool {
 
 /// The name of a header field of the key that is a credential.
 fn credential(rule: &Rule) -> Option<&str> {
-    let mut names = rule.key.texts().flat_map(|text| match text {
+    let names = rule.key.texts().flat_map(|text| match text {
         Text::Header(name) => core::slice::from_ref(name),
         Text::FirstHeader(names) => names,
         _ => &[],
     });
-    let is_credential = |name: &&Box<str>| {
+    let mut names = names.map(|name| &**name);
+    let is_credential = |name: &&str| {
         let letters = name.bytes().filter(|&byte| byte != b'-' && byte != b'_');
         let letters = letters.map(|byte| byte.to_ascii_lowercase());
         CREDENTIALS
             .iter()
             .any(|known| known.bytes().eq(letters.clone()))
     };
-    names.find(is_credential).map(|name| &**name)
+    names.find(is_credential)
 }
 
 /// The name of a kind that says nothing about its rules.

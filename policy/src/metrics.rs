@@ -470,6 +470,7 @@ impl fmt::Debug for MeasuredLease {
         f.debug_struct("MeasuredLease")
             .field("is_active", &self.of_rule.is_some())
             .field("since", &self.since)
+            .field("others", &self.others)
             .finish()
     }
 }

@@ -169,9 +169,8 @@ impl Pattern {
             };
             // A `**` goes on with itself. Any other part is used up.
             let mut next = vec![false; own.len() + 1];
-            for at in 0..own.len() {
-                let to = at + usize::from(own[at].is_some());
-                next[to] |= covers(at);
+            for (at, part) in own.iter().enumerate() {
+                next[at + usize::from(part.is_some())] |= covers(at);
             }
             pass(&mut next);
             fits = next;

@@ -815,9 +815,10 @@ impl<'p> Decision<'p> {
     pub(crate) fn answers(&self) -> impl Iterator<Item = Answer<'p>> {
         let (policy, is_taken) = (self.policy, self.is_taken());
         let (own, outcome) = (self.parts.rule, self.parts.outcome);
-        let of = move |(rule, _): (u32, _)| match Some(rule) == own {
-            true => Some(policy.answer(rule, outcome)),
-            false => is_taken.then(|| policy.answer(rule, Outcome::Allowed)),
+        let of = move |(rule, _): (u32, _)| {
+            let is_own = Some(rule) == own;
+            let outcome = if is_own { outcome } else { Outcome::Allowed };
+            (is_own || is_taken).then(|| policy.answer(rule, outcome))
         };
         self.asked().filter_map(of)
     }

@@ -365,15 +365,13 @@ impl<'p> Future for Acquiring<'p> {
             let since = *this.since.get_or_insert_with(|| policy.now());
             let granted = ready!(wait.poll(context));
             let mut decision = take(this.decision);
-            match end_of_wait(&mut decision, granted, policy.now()) {
-                Ok(end) => return Poll::Ready(QueuedDecision::after(decision, since, end)),
-                Err(Waits) => {
-                    let queue = decision.queue();
-                    let wait = queue.map(|queue| queue.acquire(decision.cost()));
-                    this.wait.set(wait.map(|wait| wait.until(*this.deadline)));
-                    *this.decision = Some(decision);
-                }
+            if let Ok(end) = end_of_wait(&mut decision, granted, policy.now()) {
+                return Poll::Ready(QueuedDecision::after(decision, since, end));
             }
+            let queue = decision.queue();
+            let wait = queue.map(|queue| queue.acquire(decision.cost()));
+            this.wait.set(wait.map(|wait| wait.until(*this.deadline)));
+            *this.decision = Some(decision);
         }
         Poll::Ready(QueuedDecision::at_once(take(this.decision)))
     }

@@ -450,10 +450,8 @@ fn a_rule_that_denies_after_all_leaves_the_others_as_they_were() {
         ];
         let policy = Policy::new(rules).unwrap();
         // So that what returns is not returned to a full bucket: see `Keyed::refund_counted_at`.
-        let before = match policy.decide_at(at(1), &GET.cost(100)).is_allowed() {
-            true => 100,
-            false => 0,
-        };
+        let is_begun = policy.decide_at(at(1), &GET.cost(100)).is_allowed();
+        let before = 100 * u64::from(is_begun);
         let [granted, denied] = [(); 2].map(|()| AtomicU64::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {

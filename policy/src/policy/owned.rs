@@ -163,6 +163,18 @@ impl<P: Deref<Target = Policy>> OwnedDecision<P> {
         &self.policy
     }
 
+    /// Whether the permits of all rules in this process are taken.
+    #[cfg(feature = "queue")]
+    pub(crate) fn is_taken(&self) -> bool {
+        self.parts.is_taken()
+    }
+
+    /// The index of the rule that decided.
+    #[cfg(feature = "queue")]
+    pub(crate) fn rule_index(&self) -> Option<usize> {
+        Some(self.parts.rule? as usize)
+    }
+
     /// Calls a function that may change the decision.
     #[cfg(feature = "queue")]
     pub(crate) fn change<T>(&mut self, change: impl FnOnce(&mut Decision<'_>) -> T) -> T {

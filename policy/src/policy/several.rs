@@ -221,13 +221,12 @@ impl Decision<'_> {
         self.parts.now = now;
         let stored = parts.iter().position(|part| part.is_stored);
         let (decides, outcome) = match taken {
-            Ok(()) => match stored {
-                Some(stored) => (stored, Outcome::Stored),
-                None => {
-                    let last = parts.iter().rposition(|part| part.place.is_some());
-                    (last.unwrap_or(parts.len() - 1), Outcome::Allowed)
-                }
-            },
+            Ok(()) => {
+                let last = || parts.iter().rposition(|part| part.place.is_some());
+                let allows = || last().unwrap_or(parts.len() - 1);
+                let outcome = stored.map_or(Outcome::Allowed, |_| Outcome::Stored);
+                (stored.unwrap_or_else(allows), outcome)
+            }
             Err((denies, by)) => {
                 let StoreDenied { limit, denied } = by;
                 (denies, Outcome::Denied { limit, denied })
@@ -357,7 +356,7 @@ impl Decision<'_> {
 
 impl Parts {
     /// Whether the permits of all rules in this process are taken.
-    const fn is_taken(&self) -> bool {
+    pub(super) const fn is_taken(&self) -> bool {
         matches!(self.outcome, Outcome::Allowed | Outcome::Stored)
     }
 

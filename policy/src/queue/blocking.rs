@@ -1,6 +1,6 @@
 //! Blocking waits: threads wait in the same queues as tasks.
 
-use super::{Acquiring, QueuedDecision, Waits, end_of_wait};
+use super::{Acquiring, QueuedDecision, end_of_wait};
 #[cfg(doc)]
 use crate::limit::Limit;
 use crate::policy::Policy;
@@ -76,13 +76,11 @@ impl<'p> Acquiring<'p> {
         let mut decision = decision.expect("a future that can be moved has not been polled");
         let since = policy.now();
         while let Some(waits) = wait.take() {
-            match end_of_wait(&mut decision, waits.block(), policy.now()) {
-                Ok(end) => return QueuedDecision::after(decision, since, end),
-                Err(Waits) => {
-                    let queue = decision.queue();
-                    wait = queue.map(|queue| queue.acquire(decision.cost()).until(deadline));
-                }
+            if let Ok(end) = end_of_wait(&mut decision, waits.block(), policy.now()) {
+                return QueuedDecision::after(decision, since, end);
             }
+            let queue = decision.queue();
+            wait = queue.map(|queue| queue.acquire(decision.cost()).until(deadline));
         }
         QueuedDecision::at_once(decision)
     }

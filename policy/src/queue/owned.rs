@@ -124,16 +124,13 @@ impl<P: Deref<Target = Policy>> Future for OwnedAcquiring<P> {
             let since = *this.since.get_or_insert_with(|| decision.policy().now());
             let granted = ready!(wait.poll(context));
             let now = decision.policy().now();
-            let ended = decision.change(|decision| {
-                let ended = end_of_wait(decision, granted, now);
-                ended.map_err(|Waits| owned_wait(decision, deadline))
-            });
+            let ended = decision.change(|decision| end_of_wait(decision, granted, now));
             this.wait.set(match ended {
                 Ok(ended) => {
                     (end, waited, retry) = (Some(ended.0), now.saturating_since(since), ended.2);
                     None
                 }
-                Err(wait) => wait,
+                Err(Waits) => decision.with(|decision| owned_wait(decision, deadline)),
             });
         }
         Poll::Ready(OwnedQueuedDecision {

@@ -153,16 +153,17 @@ impl<'p> Asking<'p> {
             let (has_waited, retry) = (queued.end().is_some(), queued.retry());
             let mut decision = queued.into_decision();
             let mut in_store = None;
-            if !has_waited || decision.with(|decision| decision.is_taken()) {
+            if !has_waited || decision.is_taken() {
                 let policy: &Policy = decision.policy();
                 let answers = policy.ask(asked).await;
                 let now = policy.now();
-                match answers {
-                    Err(error) if passes(&error) => {
-                        decision.change(|this| this.pass_without_store())
-                    }
-                    _ => in_store = decision.change(|decision| decision.complete(now, answers))?,
-                }
+                in_store = match answers {
+                    Err(error) if passes(&error) => decision.change(|decision| {
+                        decision.pass_without_store();
+                        None
+                    }),
+                    _ => decision.change(|decision| decision.complete(now, answers))?,
+                };
             }
             Ok(OwnedStoredDecision {
                 decision,
@@ -195,7 +196,7 @@ impl<P: Deref<Target = Policy>> OwnedStoredDecision<P> {
     /// Returns whether the store was asked for the limits of an
     /// [override](crate::Rule::override_key), for the rule that decided.
     pub fn is_overridden_in_store(&self) -> bool {
-        let rule = self.decision.with(|decision| decision.rule_index());
+        let rule = self.decision.rule_index();
         let in_store = self.in_store.as_ref();
         in_store.is_some_and(|in_store| in_store.is_overridden(rule))
     }
