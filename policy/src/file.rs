@@ -8,12 +8,13 @@ use core::time::Duration;
 use crate::conditions::Conditions;
 #[cfg(feature = "json")]
 use crate::document::Names;
-use crate::document::{FileError, Reader, RuleNumber, Span, Table, Text, Value};
+use crate::document::{Reader, RuleNumber, Span, Table, Text, Value};
 use crate::key::Key;
 use crate::limit::{Algorithm, Limit, QueueOrder};
 use crate::path::{PathReading, PathRules};
 use crate::period::{parse_count, parse_period};
 use crate::policy::Policy;
+use crate::problem::FileError;
 use crate::request::Kind;
 use crate::rule::{OnMissing, Rule};
 use crate::settings::PolicySettings;

@@ -219,8 +219,6 @@ mod timers;
 pub use conditions::{ConditionError, Conditions, Mismatch};
 #[cfg(feature = "tracing")]
 pub use decision_log::{About, DecisionLog};
-#[cfg(any(feature = "toml", feature = "json"))]
-pub use document::FileError;
 pub use explained::{ExplainedDecision, LimitDetail};
 #[cfg(feature = "json")]
 pub use foreign::Imported;
@@ -242,6 +240,8 @@ pub use policy::stored::{StoredDecision, StoredLimit};
 pub use policy::{Decision, MAX_SHADOWS, Policy};
 #[cfg(feature = "queue")]
 pub use portcullis_async::QueueCounts;
+#[cfg(any(feature = "toml", feature = "json"))]
+pub use problem::FileError;
 pub use problem::{MAX_PATTERN_COMPONENTS, MAX_PROPERTIES, Problem};
 #[cfg(feature = "queue")]
 pub use queue::{

@@ -30,13 +30,13 @@ use self::active::{Active, Unasked, Verdict};
 use self::outcome::{Answer, Outcome, Status, compare_shares};
 use self::plan::{State, check, fit};
 use self::several::Part;
-#[cfg(any(feature = "toml", feature = "json"))]
-use crate::document::FileError;
 use crate::key::{KeyOf, KeyValues, Text};
 use crate::limit::Limit;
 use crate::matcher::Matcher;
 use crate::overrides::Place;
 use crate::path::{PathError, PathRules, Reading};
+#[cfg(any(feature = "toml", feature = "json"))]
+use crate::problem::FileError;
 use crate::request::{Kind, Request};
 use crate::rule::{OnMissing, Rule, RuleError};
 use crate::settings::PolicySettings;
@@ -311,10 +311,7 @@ impl Policy {
         };
         let reading = match self.reading(request) {
             Ok(reading) => reading,
-            Err(error) => {
-                decision.parts.outcome = Outcome::Path(error);
-                return decision;
-            }
+            Err(error) => return decision.refused(error),
         };
         let mut several = None;
         let visited = self.matcher.visit_as(reading, request, |index| {
@@ -342,27 +339,21 @@ impl Policy {
                 decision.ask_shadow(rule, &verdict);
                 ControlFlow::Continue(())
             } else {
-                decision.parts.outcome = outcome;
-                decision.parts.place = verdict.place();
-                decision.parts.rule = Some(rule);
+                let parts = &mut decision.parts;
+                (parts.outcome, parts.place, parts.rule) = (outcome, verdict.place(), Some(rule));
                 ControlFlow::Break(())
             };
-            watch(Answer {
-                rule: &active.rule,
-                index: rule as usize,
-                outcome,
-            });
+            watch(Answer::of(&active.rule, rule, outcome));
             flow
         });
         if let Some(from) = several {
             let of = (reading, request);
-            self.decide_by_several(of, from, &mut how, asks, &mut watch, &mut decision);
-            return decision;
+            return self.decide_by_several(of, from, &mut how, asks, &mut watch, decision);
         }
-        if let Err(error) = visited {
-            decision.parts.outcome = Outcome::Path(error);
+        match visited {
+            Ok(()) => decision,
+            Err(error) => decision.refused(error),
         }
-        decision
     }
 
     /// The reading of a request's path by which it is decided.
@@ -721,6 +712,12 @@ impl Parts {
 }
 
 impl<'p> Decision<'p> {
+    /// The path cannot be matched.
+    fn refused(mut self, error: PathError) -> Self {
+        self.parts.outcome = Outcome::Path(error);
+        self
+    }
+
     /// Asks a shadow rule. It may deny as often as it likes.
     #[cold]
     fn ask_shadow(&mut self, rule: u32, verdict: &Verdict) {

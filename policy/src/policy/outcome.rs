@@ -28,6 +28,17 @@ pub struct Answer<'p> {
     pub outcome: Outcome,
 }
 
+impl<'p> Answer<'p> {
+    #[inline]
+    pub(crate) const fn of(rule: &'p Rule, index: u32, outcome: Outcome) -> Self {
+        Self {
+            rule,
+            index: index as usize,
+            outcome,
+        }
+    }
+}
+
 /// What was decided.
 ///
 /// ```

@@ -28,7 +28,7 @@ use super::outcome::{Answer, Outcome};
 use super::{Decision, Parts, Policy};
 use crate::hold::OfRule;
 use crate::overrides::Place;
-use crate::path::Reading;
+use crate::path::{PathError, Reading};
 use crate::request::Request;
 use crate::store::{Held, How, Store, StoreDenied};
 
@@ -42,7 +42,20 @@ pub(crate) struct Part {
     pub(crate) held: Held,
 }
 
+/// The rules that limit a request, the one that denies it without asking its limits, and the shadow
+/// rules whose stores are to be asked.
+type Found = (Vec<Part>, Option<(u32, Outcome)>, Vec<usize>);
+
 impl Part {
+    fn new(rule: u32, place: Option<Place>, is_stored: bool) -> Self {
+        Self {
+            rule,
+            place,
+            is_stored,
+            held: Held::default(),
+        }
+    }
+
     /// The state of the request's key, and where in it.
     pub(crate) fn state<'p>(&self, policy: &'p Policy) -> Option<(&'p Store, Place)> {
         let place = self.place?;
@@ -68,66 +81,19 @@ impl Policy {
     #[inline(never)]
     pub(super) fn decide_by_several<'p>(
         &'p self,
-        (reading, request): (Reading, &Request<'_>),
+        of: (Reading, &Request<'_>),
         from: usize,
         how: &mut How<'_>,
         asks: Option<&mut Vec<usize>>,
         watch: &mut dyn FnMut(Answer<'p>),
-        decision: &mut Decision<'p>,
-    ) {
-        let now = decision.parts.now;
-        let (mut parts, mut refused) = (Vec::new(), None);
-        // Those whose stores are to be asked.
-        let mut to_ask = Vec::new();
-        let visited = self.matcher.visit_as(reading, request, |index| {
-            let rule = self.matched[index];
-            let active = &self.rules[rule as usize];
-            if index < from {
-                return ControlFlow::Continue(());
-            }
-            if active.rule.is_shadow {
-                let verdict = active.judge(request, now, self.path_rules, &mut How::Take);
-                if let Some(outcome) = verdict.outcome() {
-                    decision.ask_shadow(rule, &verdict);
-                    to_ask.extend((outcome == Outcome::Stored).then_some(rule as usize));
-                    watch(self.answer(rule, outcome));
-                }
-                return ControlFlow::Continue(());
-            }
-            let part = |place, is_stored| Part {
-                rule,
-                place,
-                is_stored,
-                held: Held::default(),
-            };
-            match active.locate_any(request, self.path_rules) {
-                Ok(place) => parts.push(part(place, place.is_none())),
-                Err(Unasked::NoLimits) => parts.push(part(None, false)),
-                Err(Unasked::Skipped) => return ControlFlow::Continue(()),
-                Err(unasked) => {
-                    let outcome = Verdict::from(unasked).outcome();
-                    let outcome = outcome.unwrap_or(Outcome::Unidentified);
-                    if outcome != Outcome::Exempt {
-                        refused = Some((rule, outcome));
-                        return ControlFlow::Break(());
-                    }
-                    // It may be the last word: see below.
-                    decision.parts.rule = Some(rule);
-                    decision.parts.outcome = outcome;
-                    watch(self.answer(rule, outcome));
-                }
-            }
-            if active.rule.is_continuing {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        });
-        if let Err(error) = visited {
-            decision.parts.outcome = Outcome::Path(error);
-            return;
-        }
-        let stored = parts.iter().filter(|part: &&Part| part.is_stored);
+        mut decision: Decision<'p>,
+    ) -> Decision<'p> {
+        let found = match self.find_parts(of, from, watch, &mut decision) {
+            Ok(found) => found,
+            Err(error) => return decision.refused(error),
+        };
+        let (parts, mut refused, mut to_ask) = found;
+        let stored = parts.iter().filter(|part| part.is_stored);
         let stored: Vec<usize> = stored.map(|part| part.rule as usize).collect();
         if asks.is_none()
             && let Some(&rule) = stored.first()
@@ -140,16 +106,12 @@ impl Policy {
             watch(self.answer(rule, outcome));
         } else if !parts.is_empty() {
             decision.parts.others = Some(Arc::new(parts));
-            decision.take_from_all(now, how, None);
-            let outcome = decision.parts.outcome;
-            if decision.is_taken() {
-                for (rule, _) in decision.asked() {
-                    let is_stored = stored.contains(&(rule as usize));
-                    let outcome = if is_stored { outcome } else { Outcome::Allowed };
-                    watch(self.answer(rule, outcome));
+            decision.take_from_all(decision.parts.now, how, None);
+            for mut answer in decision.answers() {
+                if stored.contains(&answer.index) && decision.is_taken() {
+                    answer.outcome = decision.parts.outcome;
                 }
-            } else if let Some(rule) = decision.parts.rule {
-                watch(self.answer(rule, outcome));
+                watch(answer);
             }
             if decision.is_taken() || how.waits() {
                 to_ask.extend(stored);
@@ -158,14 +120,62 @@ impl Policy {
         if let Some(asks) = asks {
             asks.append(&mut to_ask);
         }
+        decision
+    }
+
+    /// Finds the rules that limit a request together, or the one that denies it without asking its
+    /// limits, and the shadow rules whose stores are to be asked. Asks all other shadow rules.
+    fn find_parts<'p>(
+        &'p self,
+        (reading, request): (Reading, &Request<'_>),
+        from: usize,
+        watch: &mut dyn FnMut(Answer<'p>),
+        decision: &mut Decision<'p>,
+    ) -> Result<Found, PathError> {
+        let (mut parts, mut refused, mut to_ask) = (Vec::new(), None, Vec::new());
+        self.matcher.visit_as(reading, request, |index| {
+            let rule = self.matched[index];
+            let active = &self.rules[rule as usize];
+            if index < from {
+                return ControlFlow::Continue(());
+            }
+            if active.rule.is_shadow {
+                let now = decision.parts.now;
+                let verdict = active.judge(request, now, self.path_rules, &mut How::Take);
+                if let Some(outcome) = verdict.outcome() {
+                    decision.ask_shadow(rule, &verdict);
+                    to_ask.extend((outcome == Outcome::Stored).then_some(rule as usize));
+                    watch(self.answer(rule, outcome));
+                }
+                return ControlFlow::Continue(());
+            }
+            match active.locate_any(request, self.path_rules) {
+                Ok(place) => parts.push(Part::new(rule, place, place.is_none())),
+                Err(Unasked::NoLimits) => parts.push(Part::new(rule, None, false)),
+                Err(Unasked::Skipped) => return ControlFlow::Continue(()),
+                Err(Unasked::Exempt) => {
+                    // It is the last word if no other rule is asked.
+                    decision.parts.rule = Some(rule);
+                    decision.parts.outcome = Outcome::Exempt;
+                    watch(self.answer(rule, Outcome::Exempt));
+                }
+                Err(unasked) => {
+                    let outcome = Verdict::from(unasked).outcome();
+                    refused = Some((rule, outcome.unwrap_or(Outcome::Unidentified)));
+                    return ControlFlow::Break(());
+                }
+            }
+            if active.rule.is_continuing {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        })?;
+        Ok((parts, refused, to_ask))
     }
 
     pub(super) fn answer(&self, rule: u32, outcome: Outcome) -> Answer<'_> {
-        Answer {
-            rule: &self.rules[rule as usize].rule,
-            index: rule as usize,
-            outcome,
-        }
+        Answer::of(&self.rules[rule as usize].rule, rule, outcome)
     }
 
     /// Takes `n` permits from each of the rules, or from none, but from the one that has `granted`
