@@ -165,11 +165,17 @@ impl PolicyFile {
         let texts: Vec<_> = texts.map(|(name, text)| (&**name, &**text)).collect();
         let text = texts.first().map_or("", |(_, text)| text);
         match self.format {
-            PolicyFormat::Toml => Ok(Policy::from_toml(text)?),
-            PolicyFormat::Json => Ok(Policy::from_json(text)?),
+            PolicyFormat::Toml => Ok(self.warned(Policy::from_toml(text)?)),
+            PolicyFormat::Json => Ok(self.warned(Policy::from_json(text)?)),
             PolicyFormat::Ocelot => self.imported(Imported::from_ocelot_files(&texts)?),
             PolicyFormat::Ats => self.imported(Imported::from_ats(text)?),
         }
+    }
+
+    /// Prints the warnings of a file in our own format.
+    fn warned(&self, policy: Policy) -> Policy {
+        self.print(policy.warnings(), &Level::WARNING);
+        policy
     }
 
     /// Prints the warnings of a file of another system, and puts its rules in force.

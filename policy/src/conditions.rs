@@ -370,7 +370,54 @@ fn allows(values: &[Box<str>], value: &str) -> bool {
     values.is_empty() || values.iter().any(|allowed| **allowed == *value)
 }
 
+/// Whether a list of values allows all that another one does.
+#[cfg(any(feature = "toml", feature = "json"))]
+fn allows_all(values: &[Box<str>], others: &[Box<str>]) -> bool {
+    values.is_empty() || !others.is_empty() && others.iter().all(|other| values.contains(other))
+}
+
+impl HostName {
+    /// Whether this name is for all hosts that the other one is for.
+    #[cfg(any(feature = "toml", feature = "json"))]
+    fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Below(name), Self::Below(below)) if name == below => true,
+            (Self::Exact(_), Self::Below(_)) => false,
+            (_, Self::Exact(host) | Self::Below(host)) => self.matches(host),
+        }
+    }
+}
+
 impl Parsed {
+    /// Whether a request that meets the other conditions always meets these. `false` if that is not
+    /// known, also because the comparisons of patterns exceed what is left of the `work`.
+    #[cfg(any(feature = "toml", feature = "json"))]
+    pub(crate) fn covers(&self, other: &Self, work: &mut usize) -> bool {
+        let compared = 1 + self.patterns.len() * other.patterns.len() + other.values();
+        *work = work.saturating_sub(compared);
+        let is_anywhere = self.names.is_empty() && self.networks.is_empty();
+        let is_elsewhere = other.names.is_empty() && other.networks.is_empty();
+        let of_name = |name: &HostName| self.names.iter().any(|own| own.covers(name));
+        let of_network = |net: &IpNet| self.networks.iter().any(|own| own.contains(net));
+        let of_pattern = |other: &Pattern| self.patterns.iter().any(|own| own.covers(other));
+        let of_property = |(name, values): &(Box<str>, Vec<Box<str>>)| {
+            let mut others = other.properties.iter();
+            let theirs = others.find(|(other, _)| other.eq_ignore_ascii_case(name));
+            theirs.is_some_and(|(_, theirs)| allows_all(values, theirs))
+        };
+        *work > 0
+            && self.kind == other.kind
+            && allows_all(&self.methods, &other.methods)
+            && allows_all(&self.tiers, &other.tiers)
+            && self.properties.iter().all(of_property)
+            && (is_anywhere
+                || !is_elsewhere
+                    && other.names.iter().all(of_name)
+                    && other.networks.iter().all(of_network))
+            && (self.patterns.is_empty()
+                || !other.patterns.is_empty() && other.patterns.iter().all(of_pattern))
+    }
+
     /// The number of values that are listed, without the patterns of paths.
     pub(crate) fn values(&self) -> usize {
         let properties = self.properties.iter().map(|(_, values)| values.len());

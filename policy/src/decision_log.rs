@@ -12,7 +12,8 @@ use crate::policy::outcome::Outcome;
 use crate::request::Request;
 use crate::rule::Rule;
 
-/// Writes an event of the crate `tracing` for each decision, with a limit on those of denials.
+/// Writes an event of the crate `tracing` for each decision, with a limit on those of denials. A
+/// request that took from the limits of several rules has an event for each of them.
 ///
 /// All events have the target `portcullis::decision` and these fields, as far as they are known:
 ///
@@ -128,7 +129,7 @@ impl Default for DecisionLog {
 /// Writes an event of a level that is known when the program is compiled.
 macro_rules! event {
     ($level:expr, $decided:expr, $message:literal) => {{
-        let decided: Decided<'_> = $decided;
+        let decided: &Decided<'_> = &$decided;
         tracing::event!(
             target: TARGET,
             $level,
@@ -229,7 +230,14 @@ impl DecisionLog {
                 event!(Level::INFO, decided, "a shadow rule would deny the request");
             }
         } else {
+            // One for each rule that it took from.
+            let mut rules = decision.rules();
+            decided.rule = rules.next().map(Rule::name);
             event!(Level::DEBUG, decided, "request allowed");
+            for rule in rules {
+                decided.rule = Some(rule.name());
+                event!(Level::DEBUG, decided, "request allowed");
+            }
         }
     }
 

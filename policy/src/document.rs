@@ -23,12 +23,14 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::judge::{Doubt, judge};
 use crate::nearest::nearest;
 #[cfg(feature = "json")]
 use crate::path::PathRules;
 use crate::policy::Policy;
 #[cfg(feature = "json")]
 use crate::policy::plan::{check, fit};
+use crate::problem::FileError;
 use crate::rule::{Rule, RuleError};
 #[cfg(feature = "json")]
 use crate::settings::DEFAULT_TABLE_BYTES;
@@ -143,60 +145,6 @@ impl<'t> Table<'t> {
         self.entries.iter().map(|(name, value)| (name, value))
     }
 }
-
-/// An error in a file.
-///
-/// ```
-/// use portcullis_policy::Policy;
-/// let text = "[[rules]]\nname = 'a'\nlimits = ['5/m', '5/year']\n";
-/// let error = &Policy::from_toml(text).unwrap_err()[0];
-/// assert_eq!((error.line, error.column), (3, 18));
-/// assert_eq!(&text[error.bytes.clone()], "'5/year'");
-/// assert!(error.message.starts_with("limits: `5/year` is not a rate: "));
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FileError {
-    /// The name of the file, if it was read together with others.
-    pub file: Option<Arc<str>>,
-    /// The line, from 1.
-    pub line: usize,
-    /// The column in characters, from 1.
-    pub column: usize,
-    /// The bytes of the text that the error is about. May be empty.
-    pub bytes: Range<usize>,
-    /// The setting, its value, and what is allowed.
-    pub message: String,
-}
-
-impl FileError {
-    /// Displays the error with the name of its file, in the form that editors understand. An error
-    /// that has a [name](Self::file) is displayed with that one.
-    ///
-    /// ```
-    /// # use portcullis_policy::Policy;
-    /// let errors = Policy::from_toml("rules = 1").unwrap_err();
-    /// let text = errors[0].in_file("policy.toml").to_string();
-    /// assert_eq!(text, "policy.toml:1:9: rules: expected an array of tables, not an integer");
-    /// ```
-    pub fn in_file(&self, name: &str) -> impl fmt::Display {
-        match self.file {
-            Some(_) => self.to_string(),
-            None => format!("{name}:{self}"),
-        }
-    }
-}
-
-impl fmt::Display for FileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(file) = &self.file {
-            write!(f, "{file}:")?;
-        }
-        write!(f, "{}:{}: {}", self.line, self.column, self.message)
-    }
-}
-
-impl core::error::Error for FileError {}
 
 /// What a format calls a table.
 #[derive(Clone, Copy, Debug)]
@@ -436,7 +384,10 @@ impl<'t> Reader<'t> {
         settings: PolicySettings,
     ) -> Result<Policy, Vec<FileError>> {
         match Policy::with_settings(rules, settings) {
-            Ok(policy) if self.errors.is_empty() => return Ok(policy),
+            Ok(mut policy) if self.errors.is_empty() => {
+                policy.warnings = self.doubts(&policy);
+                return Ok(policy);
+            }
             Ok(_) => {}
             Err(errors) => self.refuse_rules(errors),
         }
@@ -467,6 +418,38 @@ impl<'t> Reader<'t> {
         } else {
             Err(self.into_errors())
         }
+    }
+
+    /// What a reader of the file may have meant otherwise, each at its setting.
+    fn doubts(&self, policy: &Policy) -> Vec<FileError> {
+        let place = |rule: &Arc<str>, setting: &str| {
+            self.place_of(
+                self.rules.get(&**rule).copied(),
+                &RuleError {
+                    rule: Arc::clone(rule),
+                    setting: setting.into(),
+                    value: None,
+                    problem: String::new(),
+                },
+            )
+        };
+        let message = |doubt: Doubt| {
+            let line = doubt.other.as_ref().map(|other| {
+                let start = place(other, "name").start;
+                1 + self.text[..start].matches('\n').count()
+            });
+            let line = line.map_or(String::new(), |line| format!(" (line {line})"));
+            let Doubt {
+                setting, problem, ..
+            } = &doubt;
+            (
+                place(&doubt.rule, setting),
+                format!("{setting}: {problem}{line}"),
+            )
+        };
+        let doubts = judge(policy.rules(), policy.path_rules());
+        let messages = doubts.into_iter().map(message).collect();
+        located(self.text, &self.files, messages)
     }
 
     /// Notes the errors that a policy has found, each at its setting.

@@ -9,9 +9,11 @@ use portcullis_core::{Retry, Timestamp};
 use crate::limit::Limit;
 use crate::policy::outcome::Outcome;
 use crate::policy::outcome::compare_shares;
+use crate::policy::several::Part;
 use crate::policy::{Decision, Policy};
 use crate::request::Request;
-use crate::store::{Explanation, How, StoreDenied};
+use crate::rule::Rule;
+use crate::store::{Details, Explanation, How, StoreDenied};
 
 impl Policy {
     /// Decides as [`decide_at`](Self::decide_at) does, and also returns the detail of each limit of
@@ -21,8 +23,8 @@ impl Policy {
     /// The numbers are those of this very decision, whatever other requests take at the same time:
     /// see [`LimiterExt::take_explained_at`](portcullis_core::LimiterExt::take_explained_at). After
     /// a denial that holds for the limit that denied. The other limits of the rule took nothing,
-    /// and are asked after it. After a denial by a penalty, and after a request of cost 0, all
-    /// limits are asked.
+    /// and are asked after it. After a denial by a penalty, after a request of cost 0, and if
+    /// [several rules](crate::Rule::continuing) limit the request, all limits are asked after it.
     ///
     /// # Cost
     ///
@@ -56,16 +58,27 @@ impl Policy {
     ) -> ExplainedDecision<'_> {
         let mut explanation = Explanation::default();
         let how = How::Explain(&mut explanation);
-        let decision = self.decide(now, request, how, |_| {});
-        // The limits were not asked, because other requests wait for them.
-        if let (None, Outcome::Denied { limit, denied }) = (explanation.retry, decision.outcome())
+        let decision = self.decide(now, request, how, None, |_| {});
+        // The limits were not asked, because other requests wait for them, or several rules were.
+        if explanation.details[0].is_none()
             && let Some((store, at)) = decision.state()
         {
             let details = store.looked_at(at, now, request.cost);
-            let retry = store.retry_explained(at, StoreDenied { limit, denied }, &details);
-            (explanation.details, explanation.retry) = (details, Some(retry));
+            explanation.details = details;
+            if let Outcome::Denied { limit, denied } = decision.outcome() {
+                let retry = store.retry_explained(at, StoreDenied { limit, denied }, &details);
+                explanation.retry = Some(retry);
+            }
         }
+        let looked = |part: &Part| {
+            let (store, place) = part.state(self)?;
+            Some(store.looked_at(place.at, now, request.cost))
+        };
+        let others = decision.others().iter();
         ExplainedDecision {
+            others: others
+                .map(|part| looked(part).unwrap_or_default())
+                .collect(),
             decision,
             explanation,
         }
@@ -96,6 +109,8 @@ impl Policy {
 pub struct ExplainedDecision<'p> {
     decision: Decision<'p>,
     explanation: Explanation,
+    /// Of the other rules that limit the request.
+    others: Vec<Details>,
 }
 
 /// The detail of one limit in a decision: an item of [`ExplainedDecision::details`].
@@ -113,9 +128,11 @@ pub struct ExplainedDecision<'p> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct LimitDetail<'p> {
+    /// The rule that has the limit.
+    pub rule: &'p Rule,
     /// The limit.
     pub limit: &'p Limit,
-    /// Its index in [`Decision::limits`].
+    /// Its index among the limits of the rule, or of the override for the request's key.
     pub index: usize,
     /// The detail. Of a limit that was only asked, the decision is what it would answer to the
     /// request.
@@ -170,14 +187,24 @@ impl<'p> ExplainedDecision<'p> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn details(&self) -> impl Iterator<Item = LimitDetail<'p>> {
-        let limits = self.decision.limits().iter().enumerate();
-        limits
-            .zip(self.explanation.details)
-            .filter_map(|((index, limit), detail)| {
-                Some(LimitDetail {
-                    limit,
-                    index,
-                    detail: detail?,
+        let mut others = self.others.iter();
+        let own = self.decision.rule_index();
+        self.decision
+            .asked_limits()
+            .flat_map(move |(index, rule, limits)| {
+                let details = if Some(index) == own {
+                    Some(&self.explanation.details)
+                } else {
+                    others.next()
+                };
+                let all = limits.iter().enumerate().zip(details.into_iter().flatten());
+                all.filter_map(move |((index, limit), detail)| {
+                    Some(LimitDetail {
+                        rule,
+                        limit,
+                        index,
+                        detail: (*detail)?,
+                    })
                 })
             })
     }
@@ -200,7 +227,11 @@ impl<'p> ExplainedDecision<'p> {
             limit: Some(limit), ..
         } = self.decision.outcome()
         {
-            return self.details().find(|each| each.index == limit);
+            let rule = self.decision.rule()?;
+            let is_own = |each: &LimitDetail<'_>| core::ptr::eq(each.rule, rule);
+            return self
+                .details()
+                .find(|each| is_own(each) && each.index == limit);
         }
         self.details().min_by(|a, b| {
             let left = |each: &LimitDetail<'_>| (each.detail.available, each.detail.capacity);
@@ -223,7 +254,7 @@ impl<'p> ExplainedDecision<'p> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn retry(&self) -> Option<Retry> {
-        self.explanation.retry
+        self.decision.retry_after(Some(self.explanation.retry?))
     }
 
     /// Returns the decision alone.

@@ -8,12 +8,13 @@ use core::time::Duration;
 use crate::conditions::Conditions;
 #[cfg(feature = "json")]
 use crate::document::Names;
-use crate::document::{FileError, Reader, RuleNumber, Span, Table, Text, Value};
+use crate::document::{Reader, RuleNumber, Span, Table, Text, Value};
 use crate::key::Key;
 use crate::limit::{Algorithm, Limit, QueueOrder};
 use crate::path::{PathReading, PathRules};
 use crate::period::{parse_count, parse_period};
 use crate::policy::Policy;
+use crate::problem::FileError;
 use crate::request::Kind;
 use crate::rule::{OnMissing, Rule};
 use crate::settings::PolicySettings;
@@ -28,7 +29,7 @@ const PATHS: &str = "ignore_case decode_slashes reading";
 /// The settings of a rule.
 const RULE: &str = "\
     name priority kind methods paths hosts tiers properties key on_missing keys limits overrides \
-    thresholds penalty hold exempt shadow enabled message status headers etag store sync";
+    thresholds penalty hold exempt shadow continue enabled message status headers etag store sync";
 
 /// The settings of a limit.
 const LIMIT: &str = "\
@@ -121,6 +122,7 @@ impl Policy {
     /// hold = "30s"                  # how long a request may hold an estimate of its cost
     /// exempt = { headers = { Oc-Client = ["admin"] }, networks = ["192.0.2.7"] }
     /// shadow = false
+    /// continue = false              # true: the next rule that matches limits the request as well
     /// enabled = true
     /// message = "Slow down."
     /// status = 429
@@ -154,7 +156,7 @@ impl Policy {
     /// - A threshold has a sum of activity and a window, a decision and how long it holds at least.
     ///   The window has 1 to 16 segments (default 10): see [`Threshold`].
     /// - A client is exempt by its `headers`, its `properties` or its `networks`.
-    /// - A rule with a `store` is decided by [`Policy::decide_stored_at`]. The program gives the
+    /// - A rule with a `store` is decided by [`Policy::decide_stored`]. The program gives the
     ///   policy its [`Stores`](crate::Stores), of which the file lists the names.
     /// - A period is a unit, or a whole number and a unit: see [`parse_period`].
     ///
@@ -412,6 +414,7 @@ impl<'t> FileReader<'t> {
             }
         };
         let rule = flag(rule, "shadow", true, Rule::shadow);
+        let rule = flag(rule, "continue", true, Rule::continuing);
         let rule = flag(rule, "headers", false, Rule::without_headers);
         let rule = flag(rule, "enabled", false, Rule::disabled);
         flag(rule, "sync", true, Rule::synced)

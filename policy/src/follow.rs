@@ -92,7 +92,7 @@ impl Active {
         let penalty = self.store.penalty();
         let keys = (!is_shared).then_some(rule.keys);
         let limits = (&*before.limits, &*rule.limits);
-        let is_held = rule.hold.is_some();
+        let is_held = rule.counts_refunds();
         let keeps = (keeps_penalty, is_held);
         self.store = old.store.followed_by(limits, penalty, keeps, keys);
         // Keys are found by hashes of the store's hasher.

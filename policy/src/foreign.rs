@@ -3,9 +3,9 @@
 mod ats;
 mod ocelot;
 
-use crate::document::FileError;
 use crate::path::PathRules;
 use crate::policy::Policy;
+use crate::problem::FileError;
 use crate::rule::{Rule, RuleError};
 
 /// Rules that were read from a file of another system, before they are in force.

@@ -13,11 +13,12 @@
 use core::ops::Deref;
 
 use portcullis_core::Timestamp;
+use portcullis_core::keyed::Address;
 
 use crate::policy::outcome::Outcome;
 use crate::policy::{Decision, Policy};
 use crate::request::Request;
-use crate::store::{Held, How};
+use crate::store::{Held, How, Store};
 
 impl Policy {
     /// Decides a request whose cost is not known yet. [`cost`](Request::cost) is an estimate. The
@@ -54,13 +55,10 @@ impl Policy {
     /// ```
     pub fn hold_at(&self, now: Timestamp, request: &Request<'_>) -> Hold<'_> {
         let mut held = Held::default();
-        let decision = self.decide(now, request, How::Hold(&mut held), |_| {});
-        let longest = decision.rule().and_then(|rule| rule.hold);
+        let decision = self.decide(now, request, How::Hold(&mut held), None, |_| {});
+        let ends = decision.rule().and_then(|rule| rule.ends(now));
         Hold {
-            ending: Ending {
-                ends: longest.map(|longest| now + longest),
-                held,
-            },
+            ending: Ending { ends, held },
             decision,
         }
     }
@@ -121,38 +119,61 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// Settles the cost of the hold's decision. Permits at once stay held.
+    /// Settles the cost of the hold's decision, with each rule. Permits at once stay held.
     pub(crate) fn settle(&self, decision: &Decision<'_>, now: Timestamp, actual: u32) -> Settled {
-        let (Outcome::Allowed, Some((store, at))) = (decision.outcome(), decision.state()) else {
+        let (Outcome::Allowed, Some(state)) = (decision.outcome(), decision.state()) else {
             return Settled::default();
         };
-        let estimate = decision.cost();
-        if let Some(excess) = actual.checked_sub(estimate) {
-            return Settled {
-                excess,
-                uncounted: excess - store.charge(at, now, excess),
-                ..Settled::default()
-            };
-        }
-        let unused = estimate - actual;
-        let in_time = self.ends.is_some_and(|ends| now <= ends);
-        let returned = if in_time {
-            store.give_back(at, now, unused, &self.held)
-        } else {
-            0
-        };
-        Settled {
-            unused,
-            kept: unused - returned,
-            ..Settled::default()
-        }
+        let costs = (decision.cost(), actual);
+        let own = settle(now, costs, (self.ends, state, &self.held));
+        let others = decision.held_of_others();
+        others.fold(own, |all, held| {
+            let one = settle(now, costs, held);
+            Settled {
+                kept: all.kept.max(one.kept),
+                uncounted: all.uncounted.max(one.uncounted),
+                ..one
+            }
+        })
     }
 
     /// Returns the permits of the hold's decision. Permits at once stay held.
     pub(crate) fn undo(&self, decision: &Decision<'_>, now: Timestamp) {
-        if let (Outcome::Allowed, Some((store, at))) = (decision.outcome(), decision.state()) {
-            store.give_back(at, now, decision.cost(), &self.held);
+        let (Outcome::Allowed, Some(state)) = (decision.outcome(), decision.state()) else {
+            return;
+        };
+        let own = (self.ends, state, &self.held);
+        for (_, (store, at), held) in decision.held_of_others().chain([own]) {
+            store.give_back(at, now, decision.cost(), held);
         }
+    }
+}
+
+/// When the hold of a rule ends, the state of the request's key in it, and what is needed to return
+/// its permits.
+pub(crate) type OfRule<'a> = (Option<Timestamp>, (&'a Store, Address), &'a Held);
+
+/// Settles a cost with one rule.
+fn settle(now: Timestamp, (estimate, actual): (u32, u32), of: OfRule<'_>) -> Settled {
+    let (ends, (store, at), held) = of;
+    if let Some(excess) = actual.checked_sub(estimate) {
+        return Settled {
+            excess,
+            uncounted: excess - store.charge(at, now, excess),
+            ..Settled::default()
+        };
+    }
+    let unused = estimate - actual;
+    let in_time = ends.is_some_and(|ends| now <= ends);
+    let returned = if in_time {
+        store.give_back(at, now, unused, held)
+    } else {
+        0
+    };
+    Settled {
+        unused,
+        kept: unused - returned,
+        ..Settled::default()
     }
 }
 

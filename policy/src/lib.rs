@@ -49,7 +49,7 @@
 //! - A [`CounterStore`](portcullis_counters::CounterStore) keeps the state of limits outside a
 //!   policy.
 //! - A rule can have the state of its limits in such a store, by name:
-//!   [`Policy::decide_stored_at`] asks it.
+//!   [`Policy::decide_stored`] asks it.
 //! - A [queue](Limit::queue) of a limit lets requests wait for permits: `Policy::acquire`.
 //!
 //! # How a request is decided
@@ -183,6 +183,8 @@ mod follow;
 mod foreign;
 mod frequent;
 mod hold;
+#[cfg(any(feature = "toml", feature = "json"))]
+mod judge;
 mod key;
 mod limit;
 #[cfg(feature = "live")]
@@ -217,8 +219,6 @@ mod timers;
 pub use conditions::{ConditionError, Conditions, Mismatch};
 #[cfg(feature = "tracing")]
 pub use decision_log::{About, DecisionLog};
-#[cfg(any(feature = "toml", feature = "json"))]
-pub use document::FileError;
 pub use explained::{ExplainedDecision, LimitDetail};
 #[cfg(feature = "json")]
 pub use foreign::Imported;
@@ -236,10 +236,12 @@ pub use policy::activity::InForce;
 pub use policy::consider::{Considered, Explained};
 pub use policy::outcome::{Answer, Outcome, Status};
 pub use policy::owned::{OwnedDecision, OwnedHold};
-pub use policy::stored::StoredDecision;
+pub use policy::stored::{StoredDecision, StoredLimit};
 pub use policy::{Decision, MAX_SHADOWS, Policy};
 #[cfg(feature = "queue")]
 pub use portcullis_async::QueueCounts;
+#[cfg(any(feature = "toml", feature = "json"))]
+pub use problem::FileError;
 pub use problem::{MAX_PATTERN_COMPONENTS, MAX_PROPERTIES, Problem};
 #[cfg(feature = "queue")]
 pub use queue::{

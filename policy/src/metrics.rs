@@ -3,6 +3,7 @@
 use core::fmt;
 #[cfg(feature = "queue")]
 use core::future::{Future, poll_fn};
+use core::mem;
 #[cfg(feature = "queue")]
 use core::pin::pin;
 #[cfg(feature = "queue")]
@@ -193,6 +194,7 @@ impl RuleMetrics {
         MeasuredLease {
             of_rule: is_allowed.then(|| self.clone()),
             since: now,
+            others: Vec::new(),
         }
     }
 
@@ -248,8 +250,31 @@ impl Metrics {
         rule.unwrap_or(&self.without_rule)
     }
 
-    /// Counts a decision of the policy for which the measurements were created. The result counts
-    /// as an active lease, if the decision allows the request, until it is ended or dropped.
+    /// Returns the instruments of each rule that an allowed request took from, or of the one that
+    /// denied it; or those without a rule.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Metrics, Policy, Request, Rule};
+    /// let rules = [Rule::new("a").continuing(), Rule::new("b")];
+    /// let policy = Policy::new(rules).unwrap();
+    /// let metrics = Metrics::new(&policy);
+    /// let decision = policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/"));
+    /// assert_eq!(metrics.each(&decision).count(), 2);
+    /// ```
+    pub fn each(&self, decision: &Decision<'_>) -> impl Iterator<Item = &RuleMetrics> {
+        let own = decision
+            .rule_index()
+            .is_none()
+            .then_some(&self.without_rule);
+        let answers = decision.answers();
+        own.into_iter()
+            .chain(answers.filter_map(|answer| self.rules.get(answer.index)))
+    }
+
+    /// Counts a decision of the policy for which the measurements were created, once for [each
+    /// rule](Self::each). The result counts as an active lease, if the decision allows the request,
+    /// until it is ended or dropped.
     ///
     /// ```
     /// # use portcullis_core::Timestamp;
@@ -261,15 +286,20 @@ impl Metrics {
     /// drop(lease);
     /// ```
     pub fn decided(&self, decision: &Decision<'_>) -> MeasuredLease {
-        let of_rule = self.of(decision);
         if let Outcome::Denied {
             denied: Denied::Crowded { .. },
             ..
         } = decision.outcome()
         {
-            of_rule.0.full.increment(1);
+            self.of(decision).0.full.increment(1);
         }
-        of_rule.decided_at(decision.decided_at(), decision.is_allowed())
+        let of = |of_rule: &RuleMetrics| {
+            of_rule.decided_at(decision.decided_at(), decision.is_allowed())
+        };
+        let mut leases = self.each(decision).map(of);
+        let mut all = leases.next().unwrap_or_else(|| of(&self.without_rule));
+        all.others.extend(leases);
+        all
     }
 
     /// Counts a request as one that waits in a queue, until the result is ended or dropped.
@@ -365,6 +395,8 @@ pub struct MeasuredLease {
     /// `None` if the request was denied.
     of_rule: Option<RuleMetrics>,
     since: Timestamp,
+    /// Those of the other rules that the request took from.
+    others: Vec<MeasuredLease>,
 }
 
 impl MeasuredLease {
@@ -378,10 +410,13 @@ impl MeasuredLease {
     /// let decision = policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/"));
     /// metrics.decided(&decision).end_at(Timestamp::from_millis(20));
     /// ```
-    pub fn end_at(self, now: Timestamp) {
+    pub fn end_at(mut self, now: Timestamp) {
         if let Some(of_rule) = &self.of_rule {
             let duration = now.saturating_since(self.since);
             of_rule.0.lease.record(duration.as_secs_f64());
+        }
+        for other in mem::take(&mut self.others) {
+            other.end_at(now);
         }
     }
 }
@@ -435,6 +470,7 @@ impl fmt::Debug for MeasuredLease {
         f.debug_struct("MeasuredLease")
             .field("is_active", &self.of_rule.is_some())
             .field("since", &self.since)
+            .field("others", &self.others)
             .finish()
     }
 }

@@ -33,6 +33,18 @@ impl Part {
     }
 }
 
+#[cfg(any(feature = "toml", feature = "json"))]
+impl Part {
+    /// Whether this part matches every component that the other one does.
+    fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Any, Self::Any) => true,
+            (own, Self::Literal(literal)) => own.matches(literal),
+            (Self::Literal(_), Self::Any) => false,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     pub(crate) prefix: Vec<Part>,
@@ -135,6 +147,50 @@ impl Pattern {
         starts(&rest.suffix, last) && self.matches_middle(path, &rest.middle)
     }
 
+    /// Whether this pattern matches every path that the other one does. `false` if that is not known:
+    /// a `**` of the other one is only in a `**` of this one.
+    #[cfg(any(feature = "toml", feature = "json"))]
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        let (own, other) = (self.parts(), other.parts());
+        // Of the parts so far of the other one: which numbers of own parts match them.
+        let mut fits = vec![false; own.len() + 1];
+        fits[0] = true;
+        let pass = |fits: &mut Vec<bool>| {
+            for (at, part) in own.iter().enumerate() {
+                fits[at + 1] |= fits[at] && part.is_none();
+            }
+        };
+        pass(&mut fits);
+        for part in &other {
+            let covers = |at: usize| match (own[at], part) {
+                (None, _) => fits[at],
+                (Some(own), Some(part)) => fits[at] && own.covers(part),
+                (Some(_), None) => false,
+            };
+            // A `**` goes on with itself. Any other part is used up.
+            let mut next = vec![false; own.len() + 1];
+            for (at, part) in own.iter().enumerate() {
+                next[at + usize::from(part.is_some())] |= covers(at);
+            }
+            pass(&mut next);
+            fits = next;
+        }
+        fits[own.len()]
+    }
+
+    /// The parts in their order. `None` is a `**`.
+    #[cfg(any(feature = "toml", feature = "json"))]
+    fn parts(&self) -> Vec<Option<&Part>> {
+        let mut parts: Vec<_> = self.prefix.iter().map(Some).collect();
+        if let Some(rest) = &self.rest {
+            for chunk in rest.middle.iter().chain([&rest.suffix]) {
+                parts.push(None);
+                parts.extend(chunk.iter().map(Some));
+            }
+        }
+        parts
+    }
+
     /// Whether the components between prefix and suffix contain the chunks, in order.
     fn matches_middle(&self, path: &[&[u8]], middle: &[Vec<Part>]) -> bool {
         let mut path = &path[self.prefix.len()..];
@@ -157,6 +213,31 @@ impl Pattern {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "toml")]
+    #[test]
+    fn a_pattern_covers_another_one_if_it_matches_all_of_its_paths() {
+        for (pattern, other, expected) in [
+            ("/**", "/a/*/b", true),
+            ("/**", "/**", true),
+            ("/a/**", "/a", true),
+            ("/a/**", "/a/**/b", true),
+            ("/a/*", "/a/b", true),
+            ("/a/*", "/a/**", false),
+            ("/*", "/a/b", false),
+            ("/a", "/*", false),
+            ("/**/b", "/a/**/c/b", true),
+            ("/**/b", "/a/**", false),
+            ("/**/a/**/b", "/x/a/y/b", true),
+            ("/**/a/**/b", "/x/y/b", false),
+            ("/a/b", "/a/b", true),
+            ("/a/b", "/a/c", false),
+        ] {
+            let [own, other] =
+                [pattern, other].map(|text| Pattern::parse(text, PathRules::new()).unwrap());
+            assert_eq!(own.covers(&other), expected, "{pattern} {other:?}");
+        }
+    }
 
     fn matches(pattern: &str, path: &str) -> bool {
         let pattern = Pattern::parse(pattern, PathRules::new()).unwrap();

@@ -1,12 +1,13 @@
 //! Rules in force: from a request to a decision.
 //!
 //! [`Policy::decide`] is the one question. What users call asks it in one form each: `decide_at`,
-//! `decide_watched_at`, `decide_explained_at`, `decide_stored_at`, `hold_at`, `acquire`.
+//! `decide_watched_at`, `decide_explained_at`, `decide_stored`, `hold_at`, `acquire`.
 //!
 //! ```text
 //! Request ---> Reading of its path ---> Matcher ---> each rule that matches, by priority
 //!                                                         |
 //!      Decision <--- the first that is no shadow <--- Active::judge ---> Verdict
+//!               <--- if that is continuing, it and the next ones: see `several`
 //! ```
 
 pub(crate) mod active;
@@ -15,10 +16,12 @@ pub(crate) mod consider;
 pub(crate) mod outcome;
 pub(crate) mod owned;
 pub(crate) mod plan;
+pub(crate) mod several;
 pub(crate) mod stored;
 
 use core::mem;
 use core::ops::ControlFlow;
+use std::sync::Arc;
 
 use portcullis_core::keyed::Address;
 use portcullis_core::{Denied, Retry, Timestamp};
@@ -26,12 +29,15 @@ use portcullis_core::{Denied, Retry, Timestamp};
 use self::active::{Active, Unasked, Verdict};
 use self::outcome::{Answer, Outcome, Status, compare_shares};
 use self::plan::{State, check, fit};
+use self::several::Part;
 use crate::key::{KeyOf, KeyValues, Text};
 use crate::limit::Limit;
 use crate::matcher::Matcher;
 use crate::overrides::Place;
 use crate::path::{PathError, PathRules, Reading};
-use crate::request::Request;
+#[cfg(any(feature = "toml", feature = "json"))]
+use crate::problem::FileError;
+use crate::request::{Kind, Request};
 use crate::rule::{OnMissing, Rule, RuleError};
 use crate::settings::PolicySettings;
 use crate::store::{How, Store, StoreDenied};
@@ -46,8 +52,8 @@ pub const MAX_SHADOWS: usize = 3;
 
 /// Rules in force, and the state of their limits.
 ///
-/// The first rule that matches a request, and is not a shadow, decides it: see
-/// [`decide_at`](Self::decide_at). All methods take `&self`, so threads share a policy by
+/// The first rule that matches a request, and is not a shadow, decides it, together with the next
+/// ones if it is [continuing](Rule::continuing): see [`decide_at`](Self::decide_at). All methods take `&self`, so threads share a policy by
 /// reference.
 ///
 /// ```
@@ -83,6 +89,8 @@ pub struct Policy {
     /// The memory of all tables.
     table_bytes: usize,
     pub(crate) stores: Stores,
+    #[cfg(any(feature = "toml", feature = "json"))]
+    pub(crate) warnings: Vec<FileError>,
     #[cfg(feature = "queue")]
     pub(crate) timers: Timers,
     /// Tells the time of requests that can wait.
@@ -158,6 +166,7 @@ impl Policy {
         } = settings;
         let mut rules: Vec<Rule> = rules.into_iter().collect();
         rules.sort_by_key(|rule| rule.priority);
+        note_sums(&mut rules);
         let (plans, matcher) = check(&rules, path_rules)?;
         fit(&plans, table_bytes).map_err(|error| vec![error])?;
         let bytes = plans.iter().map(|plan| plan.bytes).sum();
@@ -194,6 +203,8 @@ impl Policy {
             rules: rules.into_iter().zip(states).map(active).collect(),
             table_bytes: bytes,
             stores: Stores::new(),
+            #[cfg(any(feature = "toml", feature = "json"))]
+            warnings: Vec::new(),
             matched,
             #[cfg(feature = "queue")]
             timers: Timers::DEFAULT,
@@ -212,11 +223,11 @@ impl Policy {
     ///
     ///    [`PathReading`]: crate::PathReading
     /// 2. The rules that the request matches are asked in the order of their priority, until one
-    ///    decides. A shadow rule takes its permits, or notes that it would deny, and the next rule
-    ///    is asked.
-    /// 3. An exempt client is allowed.
-    /// 4. The request takes [`cost`](Request::cost) permits from each limit of the rule, or from
-    ///    none.
+    ///    decides that is not [continuing](Rule::continuing). A shadow rule takes its permits, or
+    ///    notes that it would deny, and the next rule is asked.
+    /// 3. An exempt client takes nothing from the rule.
+    /// 4. The request takes [`cost`](Request::cost) permits from each limit of these rules, or from
+    ///    none. The first rule that denies decides.
     /// 5. If no rule decides, the request is allowed.
     ///
     /// Permits of limits at once return when the decision is dropped.
@@ -229,6 +240,9 @@ impl Policy {
     /// once, sliding windows and windows with a [`wait`](Limit::wait) have a table for each limit.
     /// Lock-free. Does not allocate. What a decision says beyond allowed or denied is computed when
     /// it is asked for.
+    ///
+    /// After a continuing rule, the request is matched once more, and looks at the limits of each
+    /// rule before it takes. Such a decision allocates: about half a kilobyte for each rule.
     ///
     /// ```
     /// # use portcullis_core::Timestamp;
@@ -243,12 +257,13 @@ impl Policy {
     /// ```
     #[inline]
     pub fn decide_at(&self, now: Timestamp, request: &Request<'_>) -> Decision<'_> {
-        self.decide(now, request, How::Take, |_| {})
+        self.decide(now, request, How::Take, None, |_| {})
     }
 
     /// As [`decide_at`](Self::decide_at), and calls `watch` with the answer of each rule that was
-    /// asked, in their order: of the shadow rules, and of the rule that decides. Rules that the
-    /// request does not match, or that [skip](OnMissing::Skip) it, are not asked.
+    /// asked: of the shadow rules, and of the rules that decide. After a denial, of them only the
+    /// one that denied answers. Rules that the request does not match, or that
+    /// [skip](OnMissing::Skip) it, are not asked.
     ///
     /// # Cost
     ///
@@ -275,18 +290,19 @@ impl Policy {
         request: &Request<'_>,
         watch: impl FnMut(Answer<'p>),
     ) -> Decision<'p> {
-        self.decide(now, request, How::Take, watch)
+        self.decide(now, request, How::Take, None, watch)
     }
 
     /// Decides a request: the one question, of which all others are forms. The rule that decides
-    /// takes as `how` says. Shadow rules only take. `watch` is called with the answer of each rule
-    /// that was asked.
+    /// takes as `how` says. Shadow rules only take. Notes in `asks` the rules whose stores are to be
+    /// asked. `watch` is called with the answer of each rule that was asked.
     #[inline(always)]
     pub(crate) fn decide<'p>(
         &'p self,
         now: Timestamp,
         request: &Request<'_>,
         mut how: How<'_>,
+        mut asks: Option<&mut Vec<usize>>,
         mut watch: impl FnMut(Answer<'p>),
     ) -> Decision<'p> {
         let mut decision = Decision {
@@ -295,14 +311,16 @@ impl Policy {
         };
         let reading = match self.reading(request) {
             Ok(reading) => reading,
-            Err(error) => {
-                decision.parts.outcome = Outcome::Path(error);
-                return decision;
-            }
+            Err(error) => return decision.refused(error),
         };
+        let mut several = None;
         let visited = self.matcher.visit_as(reading, request, |index| {
             let rule = self.matched[index];
             let active = &self.rules[rule as usize];
+            if active.rule.is_continuing && !active.rule.is_shadow {
+                several = Some(index);
+                return ControlFlow::Break(());
+            }
             let mut only_take = How::Take;
             let how = if active.rule.is_shadow {
                 &mut only_take
@@ -313,27 +331,29 @@ impl Policy {
             let Some(outcome) = verdict.outcome() else {
                 return ControlFlow::Continue(());
             };
+            if let (Outcome::Stored, Some(asks)) = (outcome, &mut asks) {
+                asks.push(rule as usize);
+            }
             // Before `watch` is called, so that the permits return if it panics.
             let flow = if active.rule.is_shadow {
                 decision.ask_shadow(rule, &verdict);
                 ControlFlow::Continue(())
             } else {
-                decision.parts.outcome = outcome;
-                decision.parts.place = verdict.place();
-                decision.parts.rule = Some(rule);
+                let parts = &mut decision.parts;
+                (parts.outcome, parts.place, parts.rule) = (outcome, verdict.place(), Some(rule));
                 ControlFlow::Break(())
             };
-            watch(Answer {
-                rule: &active.rule,
-                index: rule as usize,
-                outcome,
-            });
+            watch(Answer::of(&active.rule, rule, outcome));
             flow
         });
-        if let Err(error) = visited {
-            decision.parts.outcome = Outcome::Path(error);
+        if let Some(from) = several {
+            let of = (reading, request);
+            return self.decide_by_several(of, from, &mut how, asks, &mut watch, decision);
         }
-        decision
+        match visited {
+            Ok(()) => decision,
+            Err(error) => decision.refused(error),
+        }
     }
 
     /// The reading of a request's path by which it is decided.
@@ -345,9 +365,9 @@ impl Policy {
         }
     }
 
-    /// The reading by which a rule limits the request, or any if none does. The service may read
-    /// the path by any of them. What one leaves free, the limits of another may take; two rules
-    /// with limits are for two resources, of which the request may be for either.
+    /// The reading by which most rules limit the request. The service may read the path by any of
+    /// them. What one leaves free, the limits of another may take; rules with limits that are not
+    /// all asked by one reading are for two resources, of which the request may be for either.
     #[cold]
     #[inline(never)]
     fn agreed(&self, request: &Request<'_>) -> Result<Reading, PathError> {
@@ -356,36 +376,64 @@ impl Policy {
         if !readings.are_several() {
             return Ok(agreed);
         }
-        let mut limiting = None;
         for reading in readings.iter() {
-            let rule = self.limiting(reading, request)?;
-            match (limiting, rule) {
-                (None, Some(_)) => (agreed, limiting) = (reading, rule),
-                // Whichever is asked, the service may do what the other one limits.
-                (Some(one), Some(other)) if one != other => return Err(PathError::Ambiguous),
-                _ => {}
+            if self.limits_as(agreed, reading, request)? {
+                continue;
             }
+            if !self.limits_as(reading, agreed, request)? {
+                // Whichever is asked, the service may do what the other one limits.
+                return Err(PathError::Ambiguous);
+            }
+            agreed = reading;
         }
         Ok(agreed)
     }
 
-    /// The index of the rule that decides a request by a reading of its path, if it can deny.
-    fn limiting(&self, reading: Reading, request: &Request<'_>) -> Result<Option<u32>, PathError> {
-        let mut limiting = None;
+    /// Whether all rules that limit a request by the reading `less` do so by the reading `more`.
+    fn limits_as(
+        &self,
+        more: Reading,
+        less: Reading,
+        request: &Request<'_>,
+    ) -> Result<bool, PathError> {
+        let mut has_all = Ok(true);
+        self.visit_limiting(less, request, |rule| {
+            let mut has = false;
+            let visited = self.visit_limiting(more, request, |other| {
+                has |= other == rule;
+                other < rule
+            });
+            has_all = visited.map(|()| has);
+            has_all == Ok(true)
+        })?;
+        has_all
+    }
+
+    /// Calls `limits` with the index of each rule that decides a request by a reading of its path
+    /// and can deny, in order, until it returns `false`.
+    fn visit_limiting(
+        &self,
+        reading: Reading,
+        request: &Request<'_>,
+        mut limits: impl FnMut(u32) -> bool,
+    ) -> Result<(), PathError> {
         self.matcher.visit_as(reading, request, |index| {
             let rule = self.matched[index];
             let active = &self.rules[rule as usize];
             if active.rule.is_shadow {
                 return ControlFlow::Continue(());
             }
-            match active.asked(request, self.path_rules) {
+            let goes_on = match active.locate_any(request, self.path_rules) {
                 Err(Unasked::Skipped) => return ControlFlow::Continue(()),
-                Err(Unasked::Exempt | Unasked::NoLimits) => {}
-                Ok(()) | Err(Unasked::Unidentified | Unasked::NoAddress) => limiting = Some(rule),
+                Err(Unasked::Exempt | Unasked::NoLimits) => true,
+                Ok(_) | Err(Unasked::Unidentified | Unasked::NoAddress) => limits(rule),
+            };
+            if goes_on && active.rule.is_continuing {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
             }
-            ControlFlow::Break(())
-        })?;
-        Ok(limiting)
+        })
     }
 
     /// Returns all rules, in the order in which they are asked. Disabled ones are included.
@@ -442,6 +490,31 @@ impl Policy {
             })?;
         }
         Ok(())
+    }
+
+    /// Returns what the author of the file with the rules may have meant otherwise, in the order of
+    /// the file: a rule that is never asked, because another one decides all its requests; a key
+    /// without a limit; a limit that all clients without a credential share; a kind that programs
+    /// have to ask for. Empty if the rules are from no file.
+    ///
+    /// ```
+    /// # use portcullis_policy::Policy;
+    /// let policy = Policy::from_toml("
+    ///     [[rules]]
+    ///     name = 'service'
+    ///     limits = ['100/s']
+    ///     [[rules]]
+    ///     name = 'login'
+    ///     paths = ['/login']
+    ///     limits = ['5/m']
+    /// ").unwrap();
+    /// let warning = &policy.warnings()[0];
+    /// assert_eq!(warning.line, 6);
+    /// assert!(warning.message.contains("never asked, because `service` matches every request"));
+    /// ```
+    #[cfg(any(feature = "toml", feature = "json"))]
+    pub fn warnings(&self) -> &[FileError] {
+        &self.warnings
     }
 
     /// Returns how paths are normalized.
@@ -560,6 +633,20 @@ impl Policy {
     }
 }
 
+/// Notes which rules can limit a request together with others: those that are continuing, and the
+/// rules of the same kind after one of them. The rules are in the order of their priority.
+pub(crate) fn note_sums(rules: &mut [Rule]) {
+    let mut is_summed = [false; Kind::ALL.len()];
+    for rule in rules
+        .iter_mut()
+        .filter(|rule| rule.is_enabled && !rule.is_shadow)
+    {
+        let is_summed = &mut is_summed[rule.kind() as usize];
+        *is_summed |= rule.is_continuing;
+        rule.adds_up = *is_summed;
+    }
+}
+
 /// Sorts names, and drops those that differ only in case.
 fn names<'n>(names: impl Iterator<Item = &'n str>) -> Vec<&'n str> {
     let mut names: Vec<_> = names.collect();
@@ -592,7 +679,7 @@ pub struct Decision<'p> {
 }
 
 /// All of a decision but its policy.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Parts {
     now: Timestamp,
     cost: u32,
@@ -600,9 +687,11 @@ struct Parts {
     rule: Option<u32>,
     /// Where the state of the request's key is, if the rule has any.
     place: Option<Place>,
-    /// Shadow rules whose `at_once` permits are held.
-    shadows: [Option<(u32, Place)>; MAX_SHADOWS],
+    /// Shadow rules whose `at_once` permits are held, if there are any.
+    shadows: Option<[Option<(u32, Place)>; MAX_SHADOWS]>,
     shadow_denied: Option<u32>,
+    /// The other rules that the request is limited by, in order.
+    others: Option<Arc<Vec<Part>>>,
 }
 
 impl Parts {
@@ -615,33 +704,39 @@ impl Parts {
             outcome: Outcome::NoRule,
             rule: None,
             place: None,
-            shadows: [None; MAX_SHADOWS],
+            shadows: None,
             shadow_denied: None,
+            others: None,
         }
     }
 }
 
 impl<'p> Decision<'p> {
+    /// The path cannot be matched.
+    fn refused(mut self, error: PathError) -> Self {
+        self.parts.outcome = Outcome::Path(error);
+        self
+    }
+
     /// Asks a shadow rule. It may deny as often as it likes.
     #[cold]
     fn ask_shadow(&mut self, rule: u32, verdict: &Verdict) {
         match *verdict {
             Verdict::Granted(Some(place)) => {
                 let store = self.policy.rules[rule as usize].store_at(place);
-                let free = self
-                    .parts
-                    .shadows
-                    .iter_mut()
-                    .find(|shadow| shadow.is_none());
-                match free {
-                    Some(shadow) if store.releases() => *shadow = Some((rule, place)),
-                    _ => store.release(place.at, self.parts.cost),
+                if !store.releases() {
+                    return;
+                }
+                let shadows = self.parts.shadows.get_or_insert([None; MAX_SHADOWS]);
+                match shadows.iter_mut().find(|shadow| shadow.is_none()) {
+                    Some(shadow) => *shadow = Some((rule, place)),
+                    None => store.release(place.at, self.parts.cost),
                 }
             }
             Verdict::Denied(..) | Verdict::NoAddress | Verdict::Unidentified => {
                 self.parts.shadow_denied.get_or_insert(rule);
             }
-            // A store is asked later, by `decide_stored_at`.
+            // A store is asked later, by `decide_stored`.
             Verdict::Stored | Verdict::Granted(None) | Verdict::Exempt | Verdict::Skipped => {}
         }
     }
@@ -676,7 +771,8 @@ impl<'p> Decision<'p> {
         self.parts.outcome
     }
 
-    /// Returns the rule that decided.
+    /// Returns the rule that decided: the one that denied, or of an allowed request, the last one
+    /// that it took from.
     ///
     /// ```
     /// # use portcullis_core::Timestamp;
@@ -687,6 +783,41 @@ impl<'p> Decision<'p> {
     /// ```
     pub fn rule(&self) -> Option<&'p Rule> {
         Some(&self.active()?.rule)
+    }
+
+    /// Returns all rules that limit the request, in their order. There are several if a rule is
+    /// [continuing](Rule::continuing): an allowed request took from the limits of each, and a denied
+    /// one from none. No shadow rules.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Limit, Policy, Request, Rule};
+    /// let each = Rule::new("each").limit("10/s".parse()?).continuing();
+    /// let policy = Policy::new([each, Rule::new("all").limit(Limit::at_once(1))]).unwrap();
+    /// let decide = || policy.decide_at(Timestamp::ZERO, &Request::new("GET", "/"));
+    /// let allowed = decide();
+    /// assert!(allowed.rules().map(Rule::name).eq(["each", "all"]));
+    /// let denied = decide();
+    /// assert_eq!(denied.rule().unwrap().name(), "all");
+    /// assert!(denied.statuses().map(|limit| limit.remaining).eq([9, 0]));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn rules(&self) -> impl Iterator<Item = &'p Rule> {
+        let rules = &self.policy.rules;
+        self.asked().map(|(rule, _)| &rules[rule as usize].rule)
+    }
+
+    /// The answers of the rules, to be counted: of all that an allowed request took from, or of the
+    /// one that denied.
+    pub(crate) fn answers(&self) -> impl Iterator<Item = Answer<'p>> {
+        let (policy, is_taken) = (self.policy, self.is_taken());
+        let (own, outcome) = (self.parts.rule, self.parts.outcome);
+        let of = move |(rule, _): (u32, _)| {
+            let is_own = Some(rule) == own;
+            let outcome = if is_own { outcome } else { Outcome::Allowed };
+            (is_own || is_taken).then(|| policy.answer(rule, outcome))
+        };
+        self.asked().filter_map(of)
     }
 
     /// Returns the first shadow rule that would have denied the request.
@@ -715,7 +846,7 @@ impl<'p> Decision<'p> {
     ///
     /// # Cost
     ///
-    /// Looks at each limit of the rule, and may divide.
+    /// Looks at each limit of the rules, and may divide.
     ///
     /// ```
     /// # use portcullis_core::Timestamp;
@@ -730,22 +861,20 @@ impl<'p> Decision<'p> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn status(&self) -> Option<Status<'p>> {
-        let active = self.active()?;
         if let Outcome::Denied {
             limit: Some(limit), ..
         } = self.parts.outcome
         {
-            return self.status_of(active, limit);
+            return self.status_of((self.parts.rule?, self.parts.place?), limit);
         }
-        let all = (0..self.limits().len()).filter_map(|limit| self.status_of(active, limit));
-        all.min_by(|a, b| {
+        self.statuses().min_by(|a, b| {
             let left = |status: &Status<'_>| (status.remaining, status.limit.capacity());
             compare_shares(left(a), left(b))
         })
     }
 
-    /// Returns what is left of each limit that was asked, in the order of the limits. The state is
-    /// that of the moment of this call, as that of [`status`](Self::status).
+    /// Returns what is left of each limit that was asked, in the order of the rules and of their
+    /// limits. The state is that of the moment of this call, as that of [`status`](Self::status).
     ///
     /// # Cost
     ///
@@ -761,15 +890,32 @@ impl<'p> Decision<'p> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn statuses(&self) -> impl Iterator<Item = Status<'p>> {
-        let active = self.active();
-        let limits = 0..self.limits().len();
-        limits.filter_map(move |limit| self.status_of(active?, limit))
+        let policy = self.policy;
+        let states = self
+            .asked()
+            .filter_map(|(rule, place)| Some((rule, place?)));
+        states.flat_map(move |(rule, place)| {
+            let limits = policy.rules[rule as usize].limits_at(place).len();
+            (0..limits).filter_map(move |limit| self.status_of((rule, place), limit))
+        })
     }
 
-    fn status_of(&self, active: &'p Active, index: usize) -> Option<Status<'p>> {
-        let place = self.parts.place?;
+    /// The index of each rule that limits the request, the rule, and its limits in this process for
+    /// the request's key.
+    pub(crate) fn asked_limits(&self) -> impl Iterator<Item = (usize, &'p Rule, &'p [Limit])> {
+        let rules = &self.policy.rules;
+        self.asked().map(|(rule, place)| {
+            let active = &rules[rule as usize];
+            let limits = place.map_or(&[][..], |place| active.limits_at(place));
+            (rule as usize, &active.rule, limits)
+        })
+    }
+
+    fn status_of(&self, (rule, place): (u32, Place), index: usize) -> Option<Status<'p>> {
+        let active = &self.policy.rules[rule as usize];
         let store = active.store_at(place);
         Some(Status {
+            rule: &active.rule,
             limit: active.limits_at(place).get(index)?,
             index,
             remaining: remaining(store, place, index, self.parts.now),
@@ -794,14 +940,24 @@ impl<'p> Decision<'p> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn retry(&self) -> Option<Retry> {
-        match self.parts.outcome {
-            Outcome::Denied { limit, denied } => {
-                let by = StoreDenied { limit, denied };
-                let place = self.parts.place?;
-                Some(self.active()?.store_at(place).retry(place.at, by))
-            }
-            _ => None,
-        }
+        let Outcome::Denied { limit, denied } = self.parts.outcome else {
+            return None;
+        };
+        let by = StoreDenied { limit, denied };
+        let own = self.state().map(|(store, at)| store.retry(at, by));
+        self.retry_after(own)
+    }
+
+    /// When to retry after a denial: the latest of `own`, and of when each other rule in this
+    /// process has the permits.
+    pub(crate) fn retry_after(&self, own: Option<Retry>) -> Option<Retry> {
+        let (now, n) = (self.parts.now, self.parts.cost);
+        let others = self.others().iter();
+        let others = others.filter_map(|part| part.state(self.policy));
+        let others = others.map(|(store, place)| store.retry_for(place.at, now, n));
+        own.into_iter()
+            .chain(others)
+            .reduce(|all, one| all.longer(one, now))
     }
 
     /// Returns the limits that the request was judged by: those of the rule, or of the
@@ -853,15 +1009,19 @@ impl<'p> Decision<'p> {
         Some(self.parts.rule? as usize)
     }
 
-    /// Notes what a store decided: the limit that denied, if one did.
-    pub(crate) fn conclude(&mut self, denied_by: Option<usize>) {
+    /// Notes what a store decided: the rule and its limit that denied, if one did. Then what was
+    /// taken of other rules is given back.
+    pub(crate) fn conclude(&mut self, answered_at: Timestamp, denied_by: Option<(u32, usize)>) {
         let (now, permits) = (self.parts.now, self.parts.cost);
-        self.parts.outcome = match denied_by {
-            None => Outcome::Allowed,
-            Some(limit) => Outcome::Denied {
-                limit: Some(limit),
-                denied: Denied::Exhausted { now, permits },
-            },
+        let Some((rule, limit)) = denied_by else {
+            self.parts.outcome = Outcome::Allowed;
+            return;
+        };
+        self.give_back_others(answered_at);
+        self.decide_by(rule);
+        self.parts.outcome = Outcome::Denied {
+            limit: Some(limit),
+            denied: Denied::Exhausted { now, permits },
         };
     }
 
@@ -898,27 +1058,36 @@ impl<'p> Decision<'p> {
         Some((self.active()?.store_at(place), place.at))
     }
 
-    /// Notes that the permits were taken at `now`, after a wait.
+    /// Notes that the rule that denied has granted the permits at `now`, after a wait, and takes
+    /// from the others. Returns whether all of them are granted. If not, sets whether the request
+    /// can wait for the rule that denies now.
     #[cfg(feature = "queue")]
-    pub(crate) fn grant_at(&mut self, now: Timestamp) {
+    pub(crate) fn grant_at(&mut self, now: Timestamp, can_wait: &mut bool) -> bool {
+        if self.parts.others.is_some() {
+            self.take_from_all(now, &mut How::OrWait(can_wait), self.parts.rule);
+            return self.is_taken();
+        }
         self.parts.now = now;
         self.parts.outcome = Outcome::Allowed;
+        true
     }
 
     /// Takes the permits at `now`, after a wait that ended without a grant. Returns whether they
     /// were granted.
     #[cfg(feature = "queue")]
     pub(crate) fn take_after_wait(&mut self, now: Timestamp) -> bool {
+        if self.parts.others.is_some() {
+            self.take_from_all(now, &mut How::Take, None);
+            return self.is_taken();
+        }
         let Some((store, at)) = self.state() else {
             return false;
         };
-        match store.take_after_wait(at, now, self.parts.cost) {
-            Ok(()) => self.grant_at(now),
-            Err(StoreDenied { limit, denied }) => {
-                self.parts.now = now;
-                self.parts.outcome = Outcome::Denied { limit, denied };
-            }
-        }
+        self.parts.now = now;
+        self.parts.outcome = match store.take_after_wait(at, now, self.parts.cost) {
+            Ok(()) => Outcome::Allowed,
+            Err(StoreDenied { limit, denied }) => Outcome::Denied { limit, denied },
+        };
         self.is_allowed()
     }
 
@@ -950,19 +1119,41 @@ fn remaining(store: &Store, place: Place, limit: usize, now: Timestamp) -> u64 {
     store.detail(place.at, limit, now, 0).available
 }
 
+impl Parts {
+    /// Returns the permits of limits at once.
+    #[inline]
+    fn release(&self, policy: &Policy) {
+        if let (Outcome::Allowed, Some(place), Some(rule)) = (self.outcome, self.place, self.rule) {
+            let store = policy.rules[rule as usize].store_at(place);
+            store.release(place.at, self.cost);
+        }
+        for (rule, place) in self.shadows.into_iter().flatten().flatten() {
+            let store = policy.rules[rule as usize].store_at(place);
+            store.release(place.at, self.cost);
+        }
+        if self.others.is_some() {
+            self.release_others(policy);
+        }
+    }
+
+    /// Whether permits return by release.
+    #[inline]
+    fn holds_permits(&self, policy: &Policy) -> bool {
+        let of_rule = || match (self.outcome, self.place, self.rule) {
+            (Outcome::Allowed, Some(place), Some(rule)) => {
+                policy.rules[rule as usize].store_at(place).releases()
+            }
+            _ => false,
+        };
+        let of_others = || self.others.is_some() && self.others_hold_permits(policy);
+        self.shadows.is_some() || of_rule() || of_others()
+    }
+}
+
 impl Drop for Decision<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let (Outcome::Allowed, Some(place), Some(active)) =
-            (self.parts.outcome, self.parts.place, self.active())
-        {
-            active.store_at(place).release(place.at, self.parts.cost);
-        }
-        for (rule, place) in self.parts.shadows.into_iter().flatten() {
-            self.policy.rules[rule as usize]
-                .store_at(place)
-                .release(place.at, self.parts.cost);
-        }
+        self.parts.release(self.policy);
     }
 }
 

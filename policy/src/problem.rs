@@ -98,3 +98,61 @@ impl fmt::Display for Problem {
         }
     }
 }
+
+/// An error in a file.
+///
+/// ```
+/// use portcullis_policy::Policy;
+/// let text = "[[rules]]\nname = 'a'\nlimits = ['5/m', '5/year']\n";
+/// let error = &Policy::from_toml(text).unwrap_err()[0];
+/// assert_eq!((error.line, error.column), (3, 18));
+/// assert_eq!(&text[error.bytes.clone()], "'5/year'");
+/// assert!(error.message.starts_with("limits: `5/year` is not a rate: "));
+/// ```
+#[cfg(any(feature = "toml", feature = "json"))]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FileError {
+    /// The name of the file, if it was read together with others.
+    pub file: Option<std::sync::Arc<str>>,
+    /// The line, from 1.
+    pub line: usize,
+    /// The column in characters, from 1.
+    pub column: usize,
+    /// The bytes of the text that the error is about. May be empty.
+    pub bytes: core::ops::Range<usize>,
+    /// The setting, its value, and what is allowed.
+    pub message: String,
+}
+
+#[cfg(any(feature = "toml", feature = "json"))]
+impl FileError {
+    /// Displays the error with the name of its file, in the form that editors understand. An error
+    /// that has a [name](Self::file) is displayed with that one.
+    ///
+    /// ```
+    /// # use portcullis_policy::Policy;
+    /// let errors = Policy::from_toml("rules = 1").unwrap_err();
+    /// let text = errors[0].in_file("policy.toml").to_string();
+    /// assert_eq!(text, "policy.toml:1:9: rules: expected an array of tables, not an integer");
+    /// ```
+    pub fn in_file(&self, name: &str) -> impl fmt::Display {
+        match self.file {
+            Some(_) => self.to_string(),
+            None => format!("{name}:{self}"),
+        }
+    }
+}
+
+#[cfg(any(feature = "toml", feature = "json"))]
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{file}:")?;
+        }
+        write!(f, "{}:{}: {}", self.line, self.column, self.message)
+    }
+}
+
+#[cfg(any(feature = "toml", feature = "json"))]
+impl core::error::Error for FileError {}

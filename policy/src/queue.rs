@@ -6,7 +6,7 @@
 use core::future::Future;
 use core::ops::Deref;
 use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, ready};
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -16,7 +16,6 @@ use portcullis_core::{Clock, Lease, Limiter, Retry, Timestamp};
 
 use crate::overrides::Overrides;
 use crate::policy::active::Active;
-use crate::policy::outcome::Answer;
 use crate::policy::{Decision, Policy};
 use crate::request::{Kind, Request};
 use crate::store::waits::RuleQueue;
@@ -92,6 +91,9 @@ impl Policy {
     /// - A request that waits starts no penalty. If it is denied, its denial does. Others that wait
     ///   then wait for the end of the penalty.
     /// - Shadow rules are asked once, before the wait, and make no request wait.
+    /// - A request that [several rules](crate::Rule::continuing) limit waits in the queue of the
+    ///   first that denies, and then takes from the others. If another one with a queue denies then,
+    ///   it waits there.
     ///
     /// The order of requests holds for all methods of the policy: in
     /// [oldest-first order](crate::QueueOrder::OldestFirst), [`decide_at`](Self::decide_at) denies
@@ -119,19 +121,19 @@ impl Policy {
     /// # });
     /// ```
     pub fn acquire<'p>(&'p self, request: &Request<'_>) -> Acquiring<'p> {
-        self.acquire_watched(request, |_| {})
+        self.acquire_or_ask(request, None)
     }
 
-    /// Decides a request as [`acquire`](Self::acquire) does. `watch` is called with the answer of
-    /// each rule that was asked.
-    fn acquire_watched<'p>(
+    /// Decides a request as [`acquire`](Self::acquire) does, and notes in `asks` the rules whose
+    /// stores are to be asked.
+    fn acquire_or_ask<'p>(
         &'p self,
         request: &Request<'_>,
-        watch: impl FnMut(Answer<'p>),
+        asks: Option<&mut Vec<usize>>,
     ) -> Acquiring<'p> {
         let now = self.now();
         let mut can_wait = false;
-        let decision = self.decide(now, request, How::OrWait(&mut can_wait), watch);
+        let decision = self.decide(now, request, How::OrWait(&mut can_wait), asks, |_| {});
         let queue = decision.queue().filter(|_| can_wait);
         Acquiring {
             policy: self,
@@ -357,46 +359,50 @@ impl<'p> Future for Acquiring<'p> {
     /// If polled after completion.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<QueuedDecision<'p>> {
         let mut this = self.project();
-        let mut take = || this.decision.take().expect("polled after completion");
-        let Some(wait) = this.wait.as_mut().as_pin_mut() else {
-            return Poll::Ready(QueuedDecision::at_once(take()));
-        };
-        let since = *this.since.get_or_insert_with(|| this.policy.now());
-        wait.poll(context)
-            .map(|granted| conclude(this.policy, take(), since, granted))
+        let policy: &'p Policy = this.policy;
+        let take = |decision: &mut Option<_>| decision.take().expect("polled after completion");
+        while let Some(wait) = this.wait.as_mut().as_pin_mut() {
+            let since = *this.since.get_or_insert_with(|| policy.now());
+            let granted = ready!(wait.poll(context));
+            let mut decision = take(this.decision);
+            if let Ok(end) = end_of_wait(&mut decision, granted, policy.now()) {
+                return Poll::Ready(QueuedDecision::after(decision, since, end));
+            }
+            let queue = decision.queue();
+            let wait = queue.map(|queue| queue.acquire(decision.cost()));
+            this.wait.set(wait.map(|wait| wait.until(*this.deadline)));
+            *this.decision = Some(decision);
+        }
+        Poll::Ready(QueuedDecision::at_once(take(this.decision)))
     }
 }
 
-/// The decision after a wait that began at `since`.
-fn conclude<'p>(
-    policy: &Policy,
-    mut decision: Decision<'p>,
-    since: Timestamp,
-    granted: Result<Lease<QueueKey<&'p RuleQueue>>, Rejected>,
-) -> QueuedDecision<'p> {
-    let now = policy.now();
-    let (end, retry) = end_of_wait(&mut decision, granted, now);
-    QueuedDecision {
-        decision,
-        end: Some(end),
-        waited: now.saturating_since(since),
-        retry,
-    }
-}
+/// How a wait ended, when, and when to retry if that depends on other requests that wait.
+type Ended = (QueueEnd, Timestamp, Option<Retry>);
 
-/// Completes a decision after its wait ended at `now`. Returns how it ended, and when to retry if
-/// the queue knows.
+/// The request waits again, in the queue of another rule.
+struct Waits;
+
+/// What follows from the end of a wait, at `now`.
 fn end_of_wait<P: Deref<Target: Limiter>>(
     decision: &mut Decision<'_>,
     granted: Result<Lease<P>, Rejected>,
     now: Timestamp,
-) -> (QueueEnd, Option<Retry>) {
-    match granted {
-        Ok(lease) => {
-            // The decision releases the permits.
-            lease.forget();
-            decision.grant_at(now);
-            (QueueEnd::Granted, None)
+) -> Result<Ended, Waits> {
+    let (end, retry) = match granted {
+        Ok(mut lease) => {
+            let mut can_wait = false;
+            if decision.grant_at(now, &mut can_wait) {
+                // The decision releases the permits.
+                lease.forget();
+                (QueueEnd::Granted, None)
+            } else {
+                let _ = lease.refund_at(now, lease.permits());
+                if can_wait {
+                    return Err(Waits);
+                }
+                (QueueEnd::Denied, None)
+            }
         }
         // The queue was closed by a change, or a limit without a queue denied the request while it
         // waited. Either way the limits have the last word.
@@ -418,7 +424,8 @@ fn end_of_wait<P: Deref<Target: Limiter>>(
             };
             (end, Some(rejected.retry()))
         }
-    }
+    };
+    Ok((end, now, retry))
 }
 
 shows!(['a] Acquiring<'a>, "Acquiring",
@@ -480,6 +487,16 @@ impl<'p> QueuedDecision<'p> {
             end: None,
             waited: Duration::ZERO,
             retry: None,
+        }
+    }
+
+    /// The decision on a request that began to wait at `since`.
+    fn after(decision: Decision<'p>, since: Timestamp, (end, now, retry): Ended) -> Self {
+        Self {
+            decision,
+            end: Some(end),
+            waited: now.saturating_since(since),
+            retry,
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use ipnet::IpNet;
+use portcullis_core::Timestamp;
 
 use crate::conditions::Conditions;
 use crate::key::Key;
@@ -24,7 +25,8 @@ pub const MAX_LIMITS: usize = 8;
 /// A rule of a [`Policy`](crate::Policy).
 ///
 /// The first rule that matches a request, in the order of [`priority`](Self::priority), decides it.
-/// The request takes its permits from all limits of that rule, or from none.
+/// A rule that is [continuing](Self::continuing) leaves the decision to the next one that matches
+/// as well. The request takes its permits from all limits of all these rules, or from none.
 ///
 /// ```
 /// use core::time::Duration;
@@ -61,6 +63,9 @@ pub struct Rule {
     pub(crate) hold: Option<Duration>,
     pub(crate) is_shadow: bool,
     pub(crate) is_enabled: bool,
+    pub(crate) is_continuing: bool,
+    /// Whether a request can be limited by this rule and by others. A policy sets it.
+    pub(crate) adds_up: bool,
     message: Option<Box<str>>,
     status: u16,
     has_headers: bool,
@@ -139,6 +144,8 @@ impl Rule {
             hold: None,
             is_shadow: false,
             is_enabled: true,
+            is_continuing: false,
+            adds_up: false,
             message: None,
             status: 429,
             has_headers: true,
@@ -416,6 +423,44 @@ impl Rule {
         self
     }
 
+    /// Lets the next rule that a request matches limit it as well. The request takes from the limits
+    /// of all these rules, or from none. Default: the rule is the last one that is asked.
+    ///
+    /// A client that the rule exempts takes nothing from this rule, and the next one is asked. A
+    /// [shadow](Self::shadow) rule never decides, so this has no effect on it.
+    ///
+    /// ```
+    /// use portcullis_core::Timestamp;
+    /// use portcullis_policy::{Conditions, Key, Limit, OnMissing, Policy, Request, Rule};
+    ///
+    /// let policy = Policy::new([
+    ///     Rule::new("each key")
+    ///         .key(Key::header("X-Api-Key"))
+    ///         .on_missing(OnMissing::Skip)
+    ///         .limit("10/s".parse()?)
+    ///         .continuing(),
+    ///     Rule::new("logins")
+    ///         .when(Conditions::new().methods(["POST"]).paths(["/login"]))
+    ///         .key(Key::address())
+    ///         .limit("5/m".parse()?)
+    ///         .continuing(),
+    ///     Rule::new("service").limit(Limit::at_once(100)),
+    /// ])
+    /// .unwrap();
+    /// let headers = [("X-Api-Key", "a")];
+    /// let login = Request::new("POST", "/login").headers(&headers);
+    /// let login = login.address("192.0.2.7".parse().unwrap());
+    /// let decision = policy.decide_at(Timestamp::from_secs(1), &login);
+    /// assert!(decision.rules().map(Rule::name).eq(["each key", "logins", "service"]));
+    /// assert!(decision.statuses().map(|limit| limit.remaining).eq([9, 4, 99]));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[must_use]
+    pub fn continuing(mut self) -> Self {
+        self.is_continuing = true;
+        self
+    }
+
     /// Disables the rule: it applies to no request.
     ///
     /// ```
@@ -482,7 +527,7 @@ impl Rule {
     /// policy: see [`Stores`](crate::Stores). All instances that use the store share the limits.
     ///
     /// Requests of the rule are then decided by
-    /// [`Policy::decide_stored_at`](crate::Policy::decide_stored_at); the methods that do not ask
+    /// [`Policy::decide_stored`](crate::Policy::decide_stored); the methods that do not ask
     /// a store deny them as [`Outcome::Stored`](crate::Outcome::Stored). Limits in a store are
     /// token buckets, fixed windows and sliding windows, without a queue, a debt or initial
     /// permits. The rule has no penalty and no hold, and is not of the kind
@@ -590,6 +635,30 @@ impl Rule {
     /// ```
     pub fn is_enabled(&self) -> bool {
         self.is_enabled
+    }
+
+    /// Returns whether the next rule that a request matches limits it as well: see
+    /// [`continuing`](Self::continuing).
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// assert!(Rule::new("each key").continuing().is_continuing());
+    /// ```
+    pub fn is_continuing(&self) -> bool {
+        self.is_continuing
+    }
+
+    /// When a hold that begins at `now` ends. `None` if the rule allows none.
+    pub(crate) fn ends(&self, now: Timestamp) -> Option<Timestamp> {
+        self.hold.map(|longest| now + longest)
+    }
+
+    /// Whether a token bucket counts what is given back to it, so that it takes back a grant that
+    /// others have followed: after a settlement, or because another rule or a store denies. Of what
+    /// was granted after a wait in its queue only the last grant can return, and is not counted.
+    pub(crate) fn counts_refunds(&self) -> bool {
+        let has_queue = || self.limits.iter().any(|limit| limit.queue_limit() > 0);
+        self.hold.is_some() || self.adds_up && !has_queue()
     }
 
     /// Returns the limits.

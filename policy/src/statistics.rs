@@ -287,12 +287,7 @@ impl Statistics {
     /// ```
     pub fn count(&self, decision: &Decision<'_>, request: &Request<'_>) {
         let shard = self.shard();
-        if let (Some(rule), Some(index)) = (decision.rule(), decision.rule_index()) {
-            let answer = Answer {
-                rule,
-                index,
-                outcome: decision.outcome(),
-            };
+        for answer in decision.answers() {
             self.count_answer(shard, answer, request);
         }
         self.count_request(shard, decision, request);

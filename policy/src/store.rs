@@ -136,7 +136,6 @@ impl KeyLimit<'_> {
     }
 
     /// Whether the limit with index `nth` in its table would grant `n` permits.
-    #[cfg(feature = "queue")]
     fn peek_nth(&self, nth: usize, now: Timestamp, n: u32) -> Result<(), Denied> {
         match self {
             Self::Several(_) => self.explain_nth(nth, now, n).decision,
@@ -469,7 +468,9 @@ impl Store {
     ) -> Result<(), StoreDenied> {
         match how {
             #[cfg(feature = "queue")]
-            How::OrWait(can_wait) => self.take_or_wait(at, now, n, can_wait),
+            How::OrWait(can_wait) => self.take_or_wait(at, now, n, can_wait, None),
+            #[cfg(feature = "queue")]
+            How::HoldOrWait(held, can_wait) => self.take_or_wait(at, now, n, can_wait, Some(held)),
             #[cfg(feature = "queue")]
             how => self.in_turn(at, now, n, || self.take_as(at, now, n, how)),
             #[cfg(not(feature = "queue"))]
@@ -488,10 +489,10 @@ impl Store {
     ) -> Result<(), StoreDenied> {
         match how {
             How::Explain(explanation) => self.take_explained(at, now, n, explanation),
-            How::Hold(held) => self.take_held(at, now, n, held),
+            How::Hold(held) => self.take_held(at, now, n, true, held),
             How::Take => self.take(at, now, n),
             #[cfg(feature = "queue")]
-            How::OrWait(_) => self.take(at, now, n),
+            How::OrWait(_) | How::HoldOrWait(..) => self.take(at, now, n),
         }
     }
 
@@ -521,15 +522,17 @@ impl Store {
         taken
     }
 
-    /// Takes as [`take`](Self::take) does, and notes what is needed to return the permits.
+    /// Takes as [`take`](Self::take) does, and notes what is needed to return the permits. A denial
+    /// starts the penalty if it `is_final`.
     //
     // Apart for the same reason as `take_explained`.
     #[inline(never)]
-    fn take_held(
+    pub(crate) fn take_held(
         &self,
         at: Address,
         now: Timestamp,
         n: u32,
+        is_final: bool,
         held: &mut Held,
     ) -> Result<(), StoreDenied> {
         let tell = Tell::Grants {
@@ -537,7 +540,7 @@ impl Store {
             at,
             grants: Cell::from_mut(held).as_array_of_cells(),
         };
-        let (taken, is_told) = self.take_and_tell(at, now, n, true, tell);
+        let (taken, is_told) = self.take_and_tell(at, now, n, is_final, tell);
         if !is_told {
             // A settlement returns none of these permits.
             *held = Held::default();
@@ -931,6 +934,36 @@ impl Store {
                 key.release(n);
             }
         }
+    }
+
+    /// Whether all limits would grant `n` permits. Takes nothing.
+    pub(crate) fn look(&self, at: Address, now: Timestamp, n: u32) -> Result<(), StoreDenied> {
+        if let Some(by) = self.before_take(at, now, n) {
+            return Err(by);
+        }
+        (0..self.seats.len()).try_for_each(|limit| {
+            let denied = self.peek(at, limit, now, n);
+            denied.map_err(|denied| StoreDenied {
+                limit: Some(limit),
+                denied,
+            })
+        })
+    }
+
+    /// Whether one limit would grant `n` permits.
+    fn peek(&self, at: Address, limit: usize, now: Timestamp, n: u32) -> Result<(), Denied> {
+        #[cfg(feature = "live")]
+        if self.has_ended(at, limit) {
+            return Ok(());
+        }
+        self.with(at, limit, |key, nth| key.peek_nth(nth, now, n))
+    }
+
+    /// When all limits of a key have `n` permits, and no penalty is in force.
+    pub(crate) fn retry_for(&self, at: Address, now: Timestamp, n: u32) -> Retry {
+        let (limit, permits) = (None, n);
+        let denied = Denied::Exhausted { now, permits };
+        self.retry(at, StoreDenied { limit, denied })
     }
 
     /// When the key is allowed again, after a denial.

@@ -34,7 +34,7 @@ pub const MAX_STORED_KEY_LEN: usize = 1_024;
 /// Counter stores by name, for rules that are [stored](Rule::stored_in) in one of them.
 ///
 /// ```
-/// use portcullis_core::{MonotonicClock, Timestamp};
+/// use portcullis_core::MonotonicClock;
 /// use portcullis_counters::MemoryCounters;
 /// use portcullis_policy::{Key, Policy, Request, Rule, Stores};
 /// use std::sync::Arc;
@@ -48,10 +48,10 @@ pub const MAX_STORED_KEY_LEN: usize = 1_024;
 ///
 /// let headers = [("X-Api-Key", "a")];
 /// let request = Request::new("GET", "/").headers(&headers);
-/// let now = Timestamp::from_secs(1);
-/// assert!(policy.decide_stored_at(now, &request).await?.is_allowed());
-/// assert!(policy.decide_stored_at(now, &request).await?.is_allowed());
-/// assert!(!policy.decide_stored_at(now, &request).await?.is_allowed());
+/// let clock = MonotonicClock::new();
+/// assert!(policy.decide_stored(clock, &request).await?.is_allowed());
+/// assert!(policy.decide_stored(clock, &request).await?.is_allowed());
+/// assert!(!policy.decide_stored(clock, &request).await?.is_allowed());
 /// # Ok::<(), Box<dyn core::error::Error>>(()) }).unwrap();
 /// ```
 #[derive(Clone, Default)]

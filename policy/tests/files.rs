@@ -300,8 +300,8 @@ const EXPECTED: [&str; 25] = [
     "19:8: name: another rule has the same name",
     "20:1: zzzzzzzzzz is not a setting of a rule: expected one of name, priority, kind, \
              methods, paths, hosts, tiers, properties, key, on_missing, keys, limits, overrides, \
-             thresholds, penalty, hold, exempt, shadow, enabled, message, status, headers, etag, \
-             store, sync",
+             thresholds, penalty, hold, exempt, shadow, continue, enabled, message, status, headers, \
+             etag, store, sync",
     "21:1: name is missing in this rule",
 ];
 
@@ -634,4 +634,113 @@ fn settings_that_no_request_can_meet_are_refused_in_their_place() {
         let file = format!("[[rules]]\nname = 'a'\n{setting}\n");
         assert!(Policy::from_toml(&file).is_ok(), "{setting}");
     }
+}
+
+#[test]
+fn a_file_whose_rules_do_not_what_they_seem_to_is_read_with_warnings() {
+    let warned = |text: &str| {
+        let policy = Policy::from_toml(text).unwrap();
+        let warnings = policy.warnings().iter().map(ToString::to_string);
+        warnings.collect::<Vec<_>>()
+    };
+    let naive = "
+        [[rules]]
+        name = 'each key'
+        key = ['header:X-Api-Key']
+        limits = ['10/s']
+        [[rules]]
+        name = 'logins'
+        methods = ['POST']
+        paths = ['/login']
+        key = ['address']
+        limits = ['5/m']
+        [[rules]]
+        name = 'service'
+        limits = [{ at_once = 100 }]
+    ";
+    let never = |place: &str| {
+        format!(
+            "{place}: name: this rule is never asked, because `each key` matches every request that \
+             it matches, and decides it: add `continue = true` there to take from both, or give \
+             this one a lower priority (line 3)"
+        )
+    };
+    assert_eq!(warned(naive), [never("7:16"), never("13:16")]);
+    let wish = naive.replace("limits = ['10/s']", "limits = ['10/s']\ncontinue = true");
+    assert_eq!(
+        warned(&wish),
+        [""; 0],
+        "the login decides some requests, and not all"
+    );
+    for (earlier, later, is_covered) in [
+        ("", "paths = ['/a']", true),
+        ("paths = ['/a/**']", "paths = ['/a/*/b', '/a']", true),
+        ("paths = ['/a/*']", "paths = ['/a/*/b', '/a']", false),
+        ("methods = ['GET']", "methods = ['HEAD']", true),
+        ("methods = ['GET']", "", false),
+        (
+            "hosts = ['*.example.com']",
+            "hosts = ['a.example.com']",
+            true,
+        ),
+        (
+            "hosts = ['10.0.0.0/8']",
+            "hosts = ['10.2.0.0/16', '10.1.1.1']",
+            true,
+        ),
+        (
+            "hosts = ['10.0.0.0/8']",
+            "hosts = ['10.2.0.0/16', 'example.com']",
+            false,
+        ),
+        ("tiers = ['free', 'paid']", "tiers = ['free']", true),
+        (
+            "properties = { a = ['1', '2'] }",
+            "properties = { a = ['1'], b = ['1'] }",
+            true,
+        ),
+        (
+            "properties = { a = ['1'] }",
+            "properties = { b = ['1'] }",
+            false,
+        ),
+        ("shadow = true", "", false),
+        ("enabled = false", "", false),
+        ("key = ['header:X']\non_missing = 'skip'", "", false),
+        ("kind = 'ingress'", "", false),
+        ("priority = 1", "priority = 0", false),
+        ("priority = 1", "priority = 2", true),
+    ] {
+        let text = format!(
+            "[[rules]]\nname = 'a'\nlimits = ['1/s']\n{earlier}\n[[rules]]\nname = 'b'\n\
+             limits = ['1/s']\n{later}\n"
+        );
+        let is_warned = warned(&text)
+            .iter()
+            .any(|one| one.contains("because `a` matches"));
+        assert_eq!(is_warned, is_covered, "{text}");
+    }
+    let rule = |settings: &str| warned(&format!("[[rules]]\nname = 'a'\n{settings}\n"));
+    assert_eq!(
+        rule("key = ['address']"),
+        ["3:7: key: has no effect without a limit: add a limit, or leave it out"]
+    );
+    assert_eq!(
+        rule("key = ['header:X-Api-Key']\non_missing = 'share'\nlimits = ['5/m']"),
+        [
+            "4:14: on_missing: all requests without `X-Api-Key` share the limits of one key, so that \
+          anybody can use them up: deny or skip these requests"
+        ]
+    );
+    assert_eq!(
+        rule("key = ['header:X-Tenant']\non_missing = 'share'\nlimits = ['5/m']"),
+        [""; 0]
+    );
+    assert_eq!(
+        rule("kind = 'burst'\nlimits = ['5/m']"),
+        [
+            "3:8: kind: only a program that asks for the kind `burst` asks this rule: for limits that \
+          add up, `continue = true` needs no kinds"
+        ]
+    );
 }

@@ -1215,3 +1215,66 @@ fn threads_that_use_policies_of_unlike_files_in_turn_lose_no_permit_at_once() {
         assert!(allows(&live, at(20_000), &all), "{method} {path}");
     }
 }
+
+#[test]
+fn rules_that_add_up_keep_what_was_taken_when_the_file_changes() {
+    let file = |count, more: &str| {
+        Policy::from_toml(&format!(
+            "[[rules]]
+            name = 'each key'
+            key = ['header:X-Api-Key']
+            limits = ['{count}/m']
+            continue = true
+            {more}
+            [[rules]]
+            name = 'service'
+            priority = 9
+            limits = [{{ at_once = {count} }}]"
+        ))
+        .unwrap()
+    };
+    let login = "[[rules]]\nname = 'logins'\nlimits = ['3/m']\ncontinue = true\n";
+    let live = LivePolicy::new(file(10, ""));
+    let left = || {
+        let policy = live.load();
+        let probe = policy.decide_at(at(1), &GET.cost(0));
+        probe
+            .statuses()
+            .map(|status| status.remaining)
+            .collect::<Vec<_>>()
+    };
+    let load = || live.load().share();
+    let held: Vec<_> = (0..4)
+        .map(|_| live.load().decide_at(at(1), &GET).into_owned(load()))
+        .collect();
+    assert_eq!(left(), [6, 6]);
+    live.replace_at(at(1), file(20, login));
+    assert_eq!(left(), [16, 3, 16]);
+    let more = live.load().decide_at(at(1), &GET).into_owned(load());
+    assert_eq!(left(), [15, 2, 15]);
+    // Permits of the policy before return to this one.
+    drop(held);
+    assert_eq!(left(), [15, 2, 19]);
+    live.replace_at(at(1), file(5, ""));
+    assert_eq!(left(), [0, 4]);
+    drop(more);
+    assert_eq!(left(), [0, 5]);
+    // Nor does a rule that begins to add up lose anything.
+    let one = |rule: Rule| {
+        policy([
+            rule.limit(limit("10/m")),
+            Rule::new("b").limit(limit("9/m")),
+        ])
+    };
+    let live = LivePolicy::new(one(Rule::new("a")));
+    assert!(allows(&live, at(1), &GET.cost(4)));
+    live.replace_at(at(1), one(Rule::new("a").continuing()));
+    let policy = live.load();
+    let decision = policy.decide_at(at(1), &GET);
+    assert!(
+        decision
+            .statuses()
+            .map(|status| status.remaining)
+            .eq([5, 8])
+    );
+}

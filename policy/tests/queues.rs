@@ -792,3 +792,143 @@ fn changes_under_load_lose_no_wait_and_no_permit() {
     let all = futures_executor::block_on(last.acquire(&GET.cost(3)).within(SECOND));
     assert!(all.is_allowed(), "all permits are back");
 }
+
+/// What the limits of each rule have left at a time.
+fn left(policy: &Policy, now: Timestamp) -> Vec<u64> {
+    let explained = policy.explain_at(now, &GET).unwrap();
+    let left = explained.iter().flat_map(|each| match &each.considered {
+        Considered::Limits { details, .. } => details.as_slice(),
+        _ => &[],
+    });
+    left.map(|detail| detail.available).collect()
+}
+
+/// A request that waits for one rule holds nothing of the others, and takes from all of them when
+/// its turn comes.
+#[test]
+fn a_request_waits_for_one_of_several_rules_and_then_takes_from_all() {
+    let time = Time::default();
+    let day = Duration::from_hours(24);
+    let each = Rule::new("each")
+        .key(Key::path())
+        .limit(Limit::per(9, day))
+        .continuing();
+    let policy = policy(&time, [each, one_at_once()]);
+    let mut tasks: Vec<_> = (0..3).map(|_| Task::new(policy.acquire(&GET))).collect();
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [Some(true), None, None]);
+    assert_eq!(left(&policy, time.now()), [8, 0]);
+    for first in 0..2 {
+        tasks[first].output = None;
+        run(&mut tasks);
+        let next = tasks[first + 1].output.as_ref().unwrap();
+        assert_eq!(
+            (next.is_allowed(), next.end()),
+            (true, Some(QueueEnd::Granted))
+        );
+        assert!(next.rules().map(Rule::name).eq(["each", "one"]));
+        assert_eq!(left(&policy, time.now()), [7 - first as u64, 0]);
+    }
+    tasks.clear();
+    assert_eq!(left(&policy, time.now()), [6, 1]);
+}
+
+#[test]
+fn a_request_that_another_rule_denies_after_its_wait_gives_the_grant_to_the_next_one() {
+    let time = Time::default();
+    let day = Duration::from_hours(24);
+    let each = Rule::new("each")
+        .key(Key::path())
+        .limit(Limit::per(2, day))
+        .continuing();
+    let policy = policy(&time, [each, one_at_once()]);
+    let other = Request::new("GET", "/other");
+    let mut tasks: Vec<_> = [GET, GET, GET, other]
+        .map(|one| Task::new(policy.acquire(&one)))
+        .into();
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [Some(true), None, None, None]);
+    tasks[0].output = None;
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [None, Some(true), None, None]);
+    // The rule of the third one is used up. It denies when the turn comes.
+    tasks[1].output = None;
+    run(&mut tasks);
+    let denied = tasks[2].output.as_ref().unwrap();
+    assert_eq!(
+        (denied.is_allowed(), denied.end()),
+        (false, Some(QueueEnd::Denied))
+    );
+    assert_eq!(denied.rule().unwrap().name(), "each");
+    assert!(tasks[3].output.as_ref().unwrap().is_allowed());
+    // And one that comes later is denied at once, and waits for nothing.
+    let late = policy.blocking_acquire(&GET);
+    assert_eq!((late.is_allowed(), late.end()), (false, None));
+}
+
+#[test]
+fn a_request_that_two_rules_deny_waits_for_one_and_then_for_the_other() {
+    let time = Time::default();
+    let rate = Rule::new("rate")
+        .limit(Limit::per(1, SECOND).queue(10))
+        .continuing();
+    let policy = policy(&time, [rate, one_at_once()]);
+    let mut tasks: Vec<_> = (0..2).map(|_| Task::new(policy.acquire(&GET))).collect();
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [Some(true), None]);
+    // The rate grants, and the permit at once is in use: what the rate granted is back.
+    time.advance(SECOND);
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [Some(true), None]);
+    assert_eq!(left(&policy, time.now()), [1, 0]);
+    tasks[0].output = None;
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [None, Some(true)]);
+    assert_eq!(left(&policy, time.now()), [0, 0]);
+    // So does a thread that waits.
+    time.advance(SECOND);
+    let late = policy.acquire(&GET).within(Duration::ZERO).block();
+    assert_eq!(
+        (late.is_allowed(), late.end()),
+        (false, Some(QueueEnd::Late))
+    );
+    assert_eq!(left(&policy, time.now()), [1, 0]);
+}
+
+/// A limit here with a queue, and one in a store.
+#[test]
+fn a_request_that_waits_asks_its_store_when_the_wait_has_ended() {
+    use portcullis_counters::{CounterStore, MemoryCounters};
+    use portcullis_policy::{Acquired, Stores};
+
+    let time = Time::default();
+    let day = Duration::from_hours(24);
+    let store = Arc::new(MemoryCounters::new(100, MonotonicClock::new()));
+    let stored = Rule::new("stored")
+        .limit(Limit::per(2, day))
+        .stored_in("shared");
+    let policy = policy(&time, [one_at_once().continuing(), stored]);
+    let stores = Stores::new().with("shared", store as Arc<dyn CounterStore>);
+    let policy = Arc::new(policy.with_stores(stores).unwrap());
+    let ask = || match policy.acquire_stored(&GET) {
+        Acquired::Asks(asking) => asking.ask(Arc::clone(&policy), |_| false),
+        _ => panic!("a rule has a store"),
+    };
+    let mut tasks: Vec<_> = (0..4).map(|_| Task::new(ask())).collect();
+    run(&mut tasks);
+    for nth in 0..4 {
+        let decision = tasks[nth]
+            .output
+            .take()
+            .expect("its turn has come")
+            .unwrap();
+        decision.with(|decision| {
+            assert_eq!(decision.is_allowed(), nth < 2);
+            assert_eq!(decision.rule().unwrap().name(), "stored");
+        });
+        assert_eq!(decision.limits().count(), 1);
+        assert_eq!(left(&policy, time.now()), [u64::from(nth >= 2)]);
+        drop(decision);
+        run(&mut tasks);
+    }
+}

@@ -1,5 +1,6 @@
 //! A rule with several limits decides as one policy for each of them would: all or nothing, and the
-//! first limit that denies is named. Whether the limits share a table makes no difference.
+//! first limit that denies is named. Whether the limits share a table makes no difference. So do
+//! several rules that limit a request together.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -7,7 +8,8 @@ use core::time::Duration;
 
 use portcullis_core::{Denied, Retry, Timestamp};
 use portcullis_policy::{
-    Algorithm, Considered, Decision, Key, Limit, Outcome, Policy, Request, Rule,
+    Algorithm, Conditions, Considered, Decision, Key, Limit, OnMissing, Outcome, PathError, Policy,
+    Request, Rule, Statistics,
 };
 use proptest::prelude::*;
 
@@ -319,4 +321,278 @@ fn threads_take_from_all_limits_or_from_none() {
         "{left:?}"
     );
     assert_eq!(left[3], 4_000, "all have returned");
+}
+
+/// The key of a client, its address, and whether it logs in.
+fn client<'r, const N: usize>(
+    headers: &'r [(&'r str, &'r str); N],
+    last: u8,
+    path: &'r str,
+) -> Request<'r> {
+    let request = Request::new("POST", path).headers(headers);
+    request.address([192, 0, 2, last].into())
+}
+
+/// 10 per second for each API key, 5 logins a minute for each address, and 100 at once.
+fn wish() -> [Rule; 3] {
+    let second = Duration::from_secs(1);
+    [
+        Rule::new("each key")
+            .key(Key::header("X-Api-Key"))
+            .on_missing(OnMissing::Skip)
+            .limit(Limit::per(10, second))
+            .continuing(),
+        Rule::new("logins")
+            .when(Conditions::new().paths(["/login"]))
+            .key(Key::address())
+            .limit(Limit::per(5, MINUTE))
+            .continuing(),
+        Rule::new("service").limit(Limit::at_once(100)),
+    ]
+}
+
+/// What each limit of each rule has left for a request.
+fn left_of_all(policy: &Policy, now: Timestamp, request: &Request<'_>) -> Vec<u64> {
+    let explained = policy.explain_at(now, request).unwrap();
+    let left = explained.iter().flat_map(|each| match &each.considered {
+        Considered::Limits { details, .. } => details.as_slice(),
+        _ => &[],
+    });
+    left.map(|detail| detail.available).collect()
+}
+
+#[test]
+fn rules_that_continue_limit_a_request_together_and_a_denial_takes_from_none() {
+    let policy = Policy::new(wish()).unwrap();
+    let key = [("X-Api-Key", "a")];
+    let login = client(&key, 7, "/login");
+    let held: Vec<_> = (0..5).map(|_| policy.decide_at(at(1), &login)).collect();
+    assert!(held.iter().all(Decision::is_allowed));
+    assert!(
+        held[0]
+            .rules()
+            .map(Rule::name)
+            .eq(["each key", "logins", "service"])
+    );
+    assert_eq!(left_of_all(&policy, at(1), &login), [5, 0, 95]);
+    // The address has no logins left: the key and the service are as before.
+    let denied = policy.decide_at(at(1), &login);
+    assert_eq!(denied.rule().unwrap().name(), "logins");
+    assert_eq!(denied_by(&denied).unwrap().0, 0);
+    assert_eq!(denied.retry(), Some(Retry::At(at(13))));
+    assert_eq!(left_of_all(&policy, at(1), &login), [5, 0, 95]);
+    // Other paths, and clients without a key.
+    let items = client(&key, 7, "/items");
+    assert!(policy.decide_at(at(1), &items).is_allowed());
+    assert_eq!(left_of_all(&policy, at(1), &items), [4, 95]);
+    let anonymous = client(&[], 8, "/login");
+    let decision = policy.decide_at(at(1), &anonymous);
+    assert!(decision.rules().map(Rule::name).eq(["logins", "service"]));
+    // The key is used up: the service is as before.
+    let rest: Vec<_> = (0..5).map(|_| policy.decide_at(at(1), &items)).collect();
+    let by = |decision: &Decision<'_>| decision.rule().unwrap().name().to_owned();
+    assert_eq!(
+        (rest[4].is_allowed(), by(&rest[4])),
+        (false, "each key".into())
+    );
+    drop((held, rest, decision));
+    assert_eq!(left_of_all(&policy, at(1), &items), [0, 100]);
+}
+
+#[test]
+fn a_retry_is_when_all_rules_have_the_permits() {
+    let rules = |service: Limit| {
+        let each = Rule::new("each").limit(Limit::per(2, MINUTE)).continuing();
+        Policy::new([each, Rule::new("service").limit(service)]).unwrap()
+    };
+    let policy = rules(Limit::per(2, Duration::from_secs(10)));
+    let _ = (policy.decide_at(at(0), &GET), policy.decide_at(at(0), &GET));
+    for decision in [policy.decide_at(at(1), &GET), policy.decide_at(at(6), &GET)] {
+        assert_eq!(decision.retry(), Some(Retry::At(at(30))));
+        assert_eq!(decision.statuses().count(), 2);
+    }
+    let explained = policy.decide_explained_at(at(1), &GET);
+    assert_eq!(explained.retry(), Some(Retry::At(at(30))));
+    let of_all = explained
+        .details()
+        .map(|each| (each.rule.name(), each.detail.available));
+    assert!(of_all.eq([("each", 0), ("service", 0)]));
+    assert_eq!(explained.decided_by().unwrap().rule.name(), "each");
+    // Permits that return by release have no time.
+    let policy = rules(Limit::at_once(1));
+    let held = policy.decide_at(at(0), &GET);
+    assert!(held.is_allowed());
+    let denied = policy.decide_at(at(0), &GET);
+    assert_eq!(
+        (denied.rule().unwrap().name(), denied.retry()),
+        ("service", Some(Retry::OnRelease))
+    );
+}
+
+/// Whatever the rules before it, and whatever is taken at the same time, a rule that denies leaves
+/// them as they were.
+#[test]
+fn a_rule_that_denies_after_all_leaves_the_others_as_they_were() {
+    const COUNT: u64 = 1_000_000;
+    let bucket = || bucket_of(COUNT);
+    for one in [Limit::at_once(1), window(7_000), bucket_of(7_000)] {
+        let rules = [
+            Rule::new("bucket")
+                .key(Key::path())
+                .limit(bucket())
+                .continuing(),
+            Rule::new("window")
+                .limit(window(COUNT))
+                .limit(Limit::at_once(1_000))
+                .continuing(),
+            Rule::new("few").key(Key::method()).limit(one).continuing(),
+            Rule::new("last").limit(bucket()),
+        ];
+        let policy = Policy::new(rules).unwrap();
+        // So that what returns is not returned to a full bucket: see `Keyed::refund_counted_at`.
+        let is_begun = policy.decide_at(at(1), &GET.cost(100)).is_allowed();
+        let before = 100 * u64::from(is_begun);
+        let [granted, denied] = [(); 2].map(|()| AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for nth in 0..4_000 {
+                        let decision = policy.decide_at(at(1), &GET);
+                        let count = if decision.is_allowed() {
+                            &granted
+                        } else {
+                            &denied
+                        };
+                        count.fetch_add(1, Relaxed);
+                        if nth % 8 == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+        });
+        let taken = before + granted.into_inner();
+        assert!(denied.into_inner() > 0 && taken > 0);
+        let left = left_of_all(&policy, at(1), &GET);
+        let expected = [COUNT - taken, COUNT - taken, 1_000];
+        assert_eq!((&left[..3], left[4]), (&expected[..], COUNT - taken));
+    }
+}
+
+/// A bucket that does not refill.
+fn bucket_of(count: u64) -> Limit {
+    Limit::per(count, Duration::from_hours(24 * 365))
+}
+
+#[test]
+fn an_exempt_client_takes_nothing_from_the_rule_and_the_next_one_is_asked() {
+    let each = Rule::new("each")
+        .limit(Limit::per(1, MINUTE))
+        .exempt_header("X-Role", ["admin"]);
+    let policy = [
+        each.continuing(),
+        Rule::new("all").limit(Limit::per(2, MINUTE)),
+    ];
+    let policy = Policy::new(policy).unwrap();
+    let admin = [("X-Role", "admin")];
+    let request = GET.headers(&admin);
+    let mut asked = Vec::new();
+    let decision = policy.decide_watched_at(at(1), &request, |answer| {
+        asked.push((answer.rule.name(), answer.outcome));
+    });
+    assert_eq!(decision.rule().unwrap().name(), "all");
+    assert_eq!(
+        asked,
+        [("each", Outcome::Exempt), ("all", Outcome::Allowed)]
+    );
+    assert!(policy.decide_at(at(1), &GET).is_allowed());
+    assert!(
+        !policy.decide_at(at(1), &request).is_allowed(),
+        "the second rule has no more"
+    );
+    // Without a rule after it, the exemption decides.
+    let each = Rule::new("each")
+        .limit(Limit::per(1, MINUTE))
+        .exempt_header("X-Role", ["admin"]);
+    let policy = Policy::new([each.continuing()]).unwrap();
+    assert_eq!(policy.decide_at(at(1), &request).outcome(), Outcome::Exempt);
+}
+
+#[test]
+fn a_hold_is_settled_with_each_rule() {
+    let bucket = |name: &str, count| Rule::new(name).limit(bucket_of(count)).hold(MINUTE);
+    let rules = [
+        bucket("a", 100).continuing(),
+        bucket("b", 50).continuing(),
+        Rule::new("free"),
+    ];
+    let policy = Policy::new(rules).unwrap();
+    let left = || left_of_all(&policy, at(1), &GET);
+    let _ = policy.decide_at(at(1), &GET.cost(10));
+    let hold = policy.hold_at(at(1), &GET.cost(20));
+    assert_eq!(left(), [70, 20]);
+    assert_eq!(hold.settle_at(at(1), 5).kept, 0);
+    assert_eq!(left(), [85, 35]);
+    let settled = policy.hold_at(at(1), &GET.cost(20)).settle_at(at(1), 40);
+    assert_eq!((settled.excess, settled.uncounted), (20, 5));
+    assert_eq!(left(), [45, 0]);
+    drop(policy.hold_at(at(1), &GET.cost(1)));
+    assert_eq!(left(), [45, 0], "denied");
+}
+
+#[test]
+fn all_rules_that_an_allowed_request_took_from_answer_and_only_the_one_that_denied() {
+    let policy = Policy::new(wish()).unwrap();
+    let statistics = Statistics::new(&policy);
+    let login = client(&[("X-Api-Key", "a")], 7, "/login");
+    for nth in 0..7 {
+        if nth % 2 == 0 {
+            let _ = statistics.decide_at(&policy, at(1), &login);
+        } else {
+            statistics.count(&policy.decide_at(at(1), &login), &login);
+        }
+    }
+    let counts = statistics.rules();
+    let counts = counts.iter().map(|rule| (rule.allowed, rule.denied()));
+    assert!(counts.eq([(5, 0), (5, 2), (5, 0)]));
+}
+
+#[test]
+fn a_shadow_rule_between_rules_that_continue_takes_and_denies_nothing() {
+    let shadow = Rule::new("stricter").limit(Limit::per(1, MINUTE)).shadow();
+    let each = Rule::new("each").limit(Limit::per(9, MINUTE)).continuing();
+    let all = Rule::new("all").limit(Limit::per(2, MINUTE));
+    let policy = Policy::new([each, shadow, all]).unwrap();
+    let decide = || policy.decide_at(at(1), &GET);
+    assert!(decide().shadow_denied().is_none());
+    let second = decide();
+    assert!(second.is_allowed() && second.rules().count() == 2);
+    assert_eq!(second.shadow_denied().unwrap().name(), "stricter");
+    assert!(!decide().is_allowed());
+    assert_eq!(left_of_all(&policy, at(1), &GET), [7, 0, 0]);
+}
+
+/// What one reading of a path leaves free, the rules of another one may limit.
+#[test]
+fn a_path_with_several_readings_takes_from_the_rules_of_the_reading_that_has_them_all() {
+    let on = |path: &str| Conditions::new().paths([path]);
+    let rules = [
+        Rule::new("files")
+            .when(on("/files/*"))
+            .limit(Limit::per(9, MINUTE))
+            .continuing(),
+        Rule::new("all").limit(Limit::per(9, MINUTE)),
+    ];
+    let policy = Policy::new(rules).unwrap();
+    let decision = policy.decide_at(at(1), &Request::new("GET", "/files//a"));
+    assert!(decision.rules().map(Rule::name).eq(["files", "all"]));
+    let rules = [
+        Rule::new("files")
+            .when(on("/files/*"))
+            .limit(Limit::per(9, MINUTE)),
+        Rule::new("all").limit(Limit::per(9, MINUTE)),
+    ];
+    let policy = Policy::new(rules).unwrap();
+    let decision = policy.decide_at(at(1), &Request::new("GET", "/files//a"));
+    assert_eq!(decision.outcome(), Outcome::Path(PathError::Ambiguous));
 }

@@ -16,7 +16,7 @@ use portcullis_counters::{
 };
 use portcullis_policy::{
     Algorithm, Conditions, Considered, Key, Kind, Limit, OnMissing, Outcome, Policy, Request, Rule,
-    StoredDecision, Stores, Threshold,
+    StoredDecision, StoredLimit, Stores, Threshold,
 };
 #[cfg(target_os = "linux")]
 use portcullis_shm::SharedFile;
@@ -37,6 +37,15 @@ impl Clock for Time {
 
 const NOW: Timestamp = Timestamp::from_secs(1);
 
+/// A clock that stands still.
+struct Fixed;
+
+impl Clock for Fixed {
+    fn now(&self) -> Timestamp {
+        NOW
+    }
+}
+
 /// The output of a future that is ready at once.
 #[track_caller]
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -48,7 +57,14 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 #[track_caller]
 fn decide<'p>(policy: &'p Policy, request: &Request<'_>) -> StoredDecision<'p> {
-    block_on(policy.decide_stored_at(NOW, request)).unwrap()
+    block_on(policy.decide_stored(Fixed, request)).unwrap()
+}
+
+/// The names and the indexes of limits that a store was asked for.
+fn asked<'p>(
+    limits: impl Iterator<Item = StoredLimit<'p>>,
+) -> impl Iterator<Item = (&'p str, usize, u64)> {
+    limits.map(|each| (each.rule.name(), each.index, each.limit.count()))
 }
 
 fn limit(text: &str) -> Limit {
@@ -106,7 +122,7 @@ fn a_decision_tells_what_the_store_has_left() {
     assert_eq!(allowed.decision().rule().unwrap().name(), "all");
     let left = allowed.in_store().unwrap().left();
     assert_eq!((left[0].available, left[1].available), (7, 1));
-    assert_eq!(allowed.limits().len(), 2);
+    assert_eq!(allowed.limits().count(), 2);
     let denied = decide(&policy, &request);
     assert!(matches!(
         denied.decision().outcome(),
@@ -210,7 +226,7 @@ fn without_its_store_a_rule_denies() {
     assert!(!decision.is_allowed());
     assert_eq!(decision.outcome(), Outcome::Stored);
     assert!(!policy.hold_at(NOW, &request).is_allowed());
-    let missing = block_on(policy.decide_stored_at(NOW, &request));
+    let missing = block_on(policy.decide_stored(Fixed, &request));
     assert!(matches!(missing, Err(StoreError::Refused(why)) if why.contains("`shared`")));
     let explained = policy.explain_at(NOW, &request).unwrap();
     assert!(matches!(
@@ -223,7 +239,7 @@ fn without_its_store_a_rule_denies() {
     gate.fails.store(true, SeqCst);
     let stores = Stores::new().with("shared", gate);
     let policy = Policy::new([rule()]).unwrap().with_stores(stores).unwrap();
-    let failed = block_on(policy.decide_stored_at(NOW, &request));
+    let failed = block_on(policy.decide_stored(Fixed, &request));
     assert!(matches!(failed, Err(StoreError::Unavailable(_))));
     // That of a shadow rule decides nothing.
     let policy = Policy::new([rule().shadow()]).unwrap();
@@ -445,7 +461,7 @@ fn a_live_policy_keeps_its_stores_and_refuses_unknown_ones() {
 
 #[cfg(feature = "queue")]
 #[test]
-fn what_a_request_asks_is_what_decide_stored_at_asks() {
+fn what_a_request_asks_is_what_decide_stored_asks() {
     use portcullis_counters::StoreDecision;
     use portcullis_policy::Acquired;
 
@@ -477,7 +493,7 @@ fn what_a_request_asks_is_what_decide_stored_at_asks() {
         let Acquired::Asks(asking) = by_queue.acquire_stored(&request) else {
             panic!("the shadow rule has a store")
         };
-        let decided = block_on(asking.ask(&by_queue)).unwrap();
+        let decided = block_on(asking.ask(&by_queue, |_| false)).unwrap();
         decided.with(|decision| {
             assert_eq!(decision.is_allowed(), expected.is_allowed());
             assert_eq!(decision.rule_index(), expected.decision().rule_index());
@@ -490,11 +506,11 @@ fn what_a_request_asks_is_what_decide_stored_at_asks() {
         let left = |decision: &StoreDecision| (decision.denied_by(), decision.left().to_vec());
         assert_eq!(decided.in_store().map(left), expected.in_store().map(left));
         if expected.in_store().is_some() {
-            assert_eq!(decided.limits(), expected.limits());
+            assert!(asked(decided.limits()).eq(asked(expected.limits())));
             assert_eq!(decided.retry(), expected.retry());
             assert_eq!(decided.is_overridden_in_store(), key == 1);
         } else {
-            assert!(decided.limits().is_empty());
+            assert_eq!(decided.limits().count(), 0);
             assert_eq!(decided.retry().is_some(), expected.retry().is_some());
         }
     }
@@ -576,4 +592,157 @@ fn a_limit_that_its_store_has_no_room_for_is_refused_with_the_policy() {
         text.contains("limits[0]") && text.contains("SharedCounters::open"),
         "{text}"
     );
+}
+
+/// A key in this process, and two rules in the store.
+fn together() -> [Rule; 4] {
+    [
+        Rule::new("each key")
+            .key(Key::header("X-Key"))
+            .limit(limit("100/h"))
+            .limit(Limit::at_once(50))
+            .continuing(),
+        Rule::new("logins")
+            .when(Conditions::new().paths(["/login"]))
+            .key(Key::address())
+            .limit(limit("3/h"))
+            .stored_in("shared")
+            .continuing(),
+        Rule::new("window")
+            .limit(limit("40/h").algorithm_of(Algorithm::FixedWindow))
+            .continuing(),
+        Rule::new("service")
+            .limit(limit("20/h"))
+            .limit(limit("30/d"))
+            .stored_in("shared"),
+    ]
+}
+
+fn login<'r>(key: &'r [(&'r str, &'r str); 1]) -> Request<'r> {
+    let request = Request::new("POST", "/login").headers(key);
+    request.address([192, 0, 2, 7].into())
+}
+
+/// What each limit in this process has left.
+fn left_here(policy: &Policy, request: &Request<'_>) -> Vec<u64> {
+    let explained = policy.explain_at(NOW, request).unwrap();
+    let left = explained.iter().flat_map(|each| match &each.considered {
+        Considered::Limits { details, .. } => details.as_slice(),
+        _ => &[],
+    });
+    left.map(|detail| detail.available).collect()
+}
+
+#[test]
+fn rules_here_and_in_a_store_take_together_or_not_at_all() {
+    let time = Time::default();
+    let policy = policy(together(), &memory(&time));
+    let key = [("X-Key", "a")];
+    let (request, other) = (login(&key), Request::new("GET", "/").headers(&key));
+    for nth in 1..=3 {
+        let decision = decide(&policy, &request);
+        assert!(decision.is_allowed());
+        assert!(asked(decision.limits()).eq([
+            ("logins", 0, 3),
+            ("service", 0, 20),
+            ("service", 1, 30)
+        ]));
+        let left = decision.limits().map(|each| each.left.unwrap().available);
+        assert!(left.eq([3 - nth, 20 - nth, 30 - nth]));
+        assert_eq!(left_here(&policy, &request), [100 - nth, 49, 40 - nth]);
+    }
+    // The store denies: what was taken here is back, also the permits at once.
+    let denied = decide(&policy, &request);
+    assert!(!denied.is_allowed());
+    assert_eq!(denied.decision().rule().unwrap().name(), "logins");
+    assert!(matches!(
+        denied.decision().outcome(),
+        Outcome::Denied { limit: Some(0), .. }
+    ));
+    assert_eq!(left_here(&policy, &request), [97, 50, 37]);
+    assert!(matches!(denied.retry(), Some(Retry::After(_))));
+    // Nor did the other rule of the store lose anything.
+    assert!(decide(&policy, &other).is_allowed());
+    let left = |decision: StoredDecision<'_>| decision.limits().last().unwrap().left.unwrap();
+    assert_eq!(left(decide(&policy, &other)).available, 25);
+    // A limit here denies: the store is not asked.
+    let many = decide(&policy, &other.cost(36));
+    assert_eq!(
+        (many.is_allowed(), many.in_store().is_some()),
+        (false, false)
+    );
+    assert_eq!(many.decision().rule().unwrap().name(), "window");
+    assert_eq!(left(decide(&policy, &other)).available, 24);
+    // The last limit of the last rule is named.
+    let decision = decide(&policy, &other.cost(18));
+    assert_eq!(decision.decision().rule().unwrap().name(), "service");
+    // Without the store, nothing is taken.
+    let before = left_here(&policy, &other);
+    assert_eq!(policy.decide_at(NOW, &other).outcome(), Outcome::Stored);
+    assert_eq!(left_here(&policy, &other), before);
+}
+
+#[test]
+fn a_store_without_an_answer_leaves_the_rules_here_as_they_were() {
+    let gate = Gate::new(Time::default());
+    let stores = Stores::new().with("shared", Arc::clone(&gate) as Arc<dyn CounterStore>);
+    let policy = Policy::new(together())
+        .unwrap()
+        .with_stores(stores)
+        .unwrap();
+    let key = [("X-Key", "a")];
+    let request = login(&key);
+    let before = left_here(&policy, &request);
+    gate.fails.store(true, SeqCst);
+    let failed = block_on(policy.decide_stored(Fixed, &request));
+    assert!(matches!(failed, Err(StoreError::Unavailable(_))));
+    assert_eq!(left_here(&policy, &request), before);
+    gate.fails.store(false, SeqCst);
+    // A request that is dropped meanwhile returns its permits at once.
+    let dropped = policy.decide_stored(Fixed, &request);
+    assert_eq!(left_here(&policy, &request), [99, 49, 39]);
+    drop(dropped);
+    assert_eq!(left_here(&policy, &request), [99, 50, 39]);
+    assert!(decide(&policy, &request).is_allowed());
+}
+
+/// Requests of other clients come between a request and the answer to it.
+#[test]
+fn what_a_store_denies_is_returned_also_if_other_requests_came_between() {
+    let time = Time::default();
+    let policy = policy(together(), &memory(&time));
+    let key = [("X-Key", "a")];
+    let (request, other) = (login(&key), Request::new("GET", "/").headers(&key));
+    for _ in 0..3 {
+        assert!(decide(&policy, &request).is_allowed());
+    }
+    let waits: Vec<_> = (0..5)
+        .map(|_| policy.decide_stored(Fixed, &request))
+        .collect();
+    assert_eq!(left_here(&policy, &request), [92, 45, 32]);
+    assert!(decide(&policy, &other).is_allowed());
+    for denied in waits {
+        assert!(!block_on(denied).unwrap().is_allowed());
+    }
+    assert_eq!(left_here(&policy, &request), [96, 50, 36]);
+}
+
+#[test]
+fn rules_that_add_up_have_one_store() {
+    let rules = |second: &str| {
+        let one = Rule::new("one")
+            .limit(limit("1/h"))
+            .stored_in("a")
+            .continuing();
+        Policy::new([one, Rule::new("two").limit(limit("1/h")).stored_in(second)])
+    };
+    assert!(rules("a").is_ok());
+    assert_eq!(
+        rules("b").unwrap_err()[0].to_string(),
+        "rule `two`: store: one store decides a request, and `one` before this rule continues with \
+         another one: name the same store"
+    );
+    let bytes = Rule::new("bytes").when(Conditions::new().kind(Kind::Ingress));
+    let errors = Policy::new([bytes.limit(limit("1/h")).continuing()]).unwrap_err();
+    assert_eq!(errors[0].setting, "continue");
 }

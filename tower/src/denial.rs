@@ -57,13 +57,15 @@ pub struct Denial {
 #[derive(Debug)]
 struct About {
     name: Option<Box<str>>,
+    rule: Option<Box<str>>,
     metadata: Vec<Carried>,
 }
 
 impl About {
-    fn named(name: &str) -> Arc<Self> {
+    fn named(name: &str, rule: Option<&Rule>) -> Arc<Self> {
         Arc::new(Self {
             name: Some(name.into()),
+            rule: rule.map(|rule| rule.name().into()),
             metadata: Vec::new(),
         })
     }
@@ -92,6 +94,12 @@ impl Denial {
     #[must_use]
     pub fn limit(&self) -> Option<&str> {
         self.limit.as_ref()?.name.as_deref()
+    }
+
+    /// Returns the name of the rule that denied. `None` if a limiter in code denied.
+    #[must_use]
+    pub fn rule(&self) -> Option<&str> {
+        self.limit.as_ref()?.rule.as_deref()
     }
 
     /// Returns what the limiter in code that denied offered under this name. `None` if it offered
@@ -586,7 +594,7 @@ impl Replies {
             to_the_instant: settings.jitter.is_some() || settings.respond.is_some(),
             any: LimitReply {
                 reply: settings.reply(settings.status, None, name),
-                limit: name.map(About::named),
+                limit: name.map(|name| About::named(name, None)),
             },
             carried: settings.carried.clone(),
             no_address: Reply::new(
@@ -621,7 +629,7 @@ impl Replies {
                         states_retry: rule.has_headers(),
                         ..settings.reply(status, message.as_deref(), Some(&name))
                     },
-                    limit: Some(About::named(&name)),
+                    limit: Some(About::named(&name, Some(rule))),
                 }
             };
             let (unidentified, text) = &settings.unidentified;
@@ -633,7 +641,7 @@ impl Replies {
                     .map(|(index, limit)| of(index, Some(limit)))
                     .collect(),
                 other: LimitReply {
-                    limit: Some(About::named(rule.name())),
+                    limit: Some(About::named(rule.name(), Some(rule))),
                     ..of(0, rule.limits().first())
                 },
                 unidentified: Reply::new(*unidentified, text.of(Some(rule))),
@@ -645,18 +653,20 @@ impl Replies {
         }
     }
 
-    /// The instruments of the rule of `policy` that decided. `None` if none did.
+    /// The instruments of each rule of `policy` that decided. Empty if none did.
     #[cfg(feature = "metrics")]
     pub(crate) fn instruments(
         &self,
         policy: &Policy,
         decision: &Decision<'_>,
-    ) -> Option<portcullis_policy::RuleMetrics> {
-        decision.rule()?;
+    ) -> Vec<portcullis_policy::RuleMetrics> {
+        if decision.rule().is_none() {
+            return Vec::new();
+        }
         let metrics = self
             .metrics
             .get_or_init(|| portcullis_policy::Metrics::new(policy));
-        Some(metrics.of(decision).clone())
+        metrics.each(decision).cloned().collect()
     }
 
     /// Takes permits of a limiter at the current time of a clock: within its interval, if the
@@ -701,6 +711,7 @@ impl Replies {
             let all = all.filter_map(|carry| carry(limiter, now, denied));
             denial.limit = Some(Arc::new(About {
                 name: denial.limit().map(Into::into),
+                rule: None,
                 metadata: all.collect(),
             }));
         }

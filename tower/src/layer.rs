@@ -271,8 +271,9 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
     /// recorders of the crate `metrics`. Default: they are not measured. Needs the feature
     /// `metrics`.
     ///
-    /// - Each request counts once, with the rule that decided. If several decide in order, it is
-    ///   the last one. A limiter in code has none.
+    /// - Each request counts once, with the rule that decided, or with each of [several
+    ///   rules](portcullis_policy::Rule::continuing) that allowed it. If several judges decide in
+    ///   order, it is the last one. A limiter in code has none.
     /// - An active lease lasts from the decision until the body of the response ends, or the client
     ///   goes away, also if no permit is held.
     /// - A request that waits in a queue counts as queued from when it begins to wait. If its
@@ -308,7 +309,8 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
 
     /// Sets what happens to a request whose counter store has no answer, in a layer by
     /// [`build_waiting`](Self::build_waiting). A function sees each error, for example to log it,
-    /// and returns whether the request passes without taking permits.
+    /// and returns whether the request passes without taking permits of the store. Rules without a
+    /// store that [limit it as well](portcullis_policy::Rule::continuing) still do.
     ///
     /// Default: the request is denied, because a limit must hold also while a store is down. The
     /// reply has the status 503 and `Retry-After: 1`. To decide by other limits instead, give the
@@ -335,7 +337,7 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
         mut self,
         passes: impl Fn(&StoreError) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.settings.passes_without_store = Some(Box::new(passes));
+        self.settings.passes_without_store = Some(Arc::new(passes));
         self
     }
 

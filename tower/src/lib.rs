@@ -24,7 +24,8 @@
 //! | judge by rules | [`ByPolicy`]; `ByLivePolicy` for a policy that changes |
 //! | judge by a limiter of each client | [`ByKey`]; with a queue of each client, `ByKeyedQueue` |
 //! | judge by one limiter for all requests | [`ByLimiter`] |
-//! | judge by several, in order | [`Decide::and`] |
+//! | judge by several rules together | [`Rule::continuing`](portcullis_policy::Rule::continuing) |
+//! | judge by a policy and a limiter, in order | [`Decide::and`] |
 //! | let requests wait, or ask counter stores | `WaitingLayer`, by `RateLimitLayerBuilder::build_waiting` |
 //! | limit a service | [`RateLimitLayer`], [`RateLimitLayerBuilder`] |
 //! | answer denied requests | [`DenialSettings`], [`DenialBody`], [`Denial`], [`Reason`], [`Reply`] |
@@ -59,8 +60,8 @@
 //!   permits return with the response. To limit such connections, take a permit in the handler, and
 //!   keep it with the connection.
 //! - **Several layers are several decisions.** If an inner layer denies, the outer one has taken
-//!   its permits already, and keeps those that return by time. For one decision, use one layer with
-//!   [`Decide::and`]. Or let the outer layer return them:
+//!   its permits already, and keeps those that return by time. For one decision, use one layer, with
+//!   rules that are [continuing](portcullis_policy::Rule::continuing) or [`Decide::and`]. Or let the outer layer return them:
 //!   [`counting`](RateLimitLayerBuilder::counting) only the responses that are no denials.
 //! - **An inner service that reserves**, as a `ConcurrencyLimit` of tower does in `poll_ready`,
 //!   keeps the reservation of a denied request until this service is called again or dropped. The
@@ -71,7 +72,7 @@
 //! - **Shared.** All services of a layer and all their clones have the same limits.
 //! - **The error type of the inner service stays**, because a denial is a response.
 //! - **No allocation** in the layer, whether a request is allowed or denied, with these exceptions:
-//!   the header fields of `fields`, a request that is measured, a cost that is settled, a
+//!   several rules that limit a request, the header fields of `fields`, a request that is measured, a cost that is settled, a
 //!   `Retry-After` of 10,000 s and more, more headers on a denial than its request had, and a body
 //!   of axum that holds permits.
 //!

@@ -26,7 +26,7 @@ pub(crate) struct Extra {
 ///
 /// Durations are by the clock of the machine, also with another clock of the layer.
 #[cfg(feature = "metrics")]
-pub(crate) struct Measured(Option<MeasuredLease>);
+pub(crate) struct Measured(Vec<MeasuredLease>);
 
 /// Without the feature `metrics` there is none.
 #[cfg(not(feature = "metrics"))]
@@ -39,18 +39,23 @@ fn now() -> Timestamp {
 
 #[cfg(feature = "metrics")]
 impl Measured {
-    /// Counts a request that was decided. `None` if it was denied.
-    pub(crate) fn decided(instruments: &RuleMetrics, is_allowed: bool) -> Option<Self> {
-        let lease = instruments.decided_at(now(), is_allowed);
-        is_allowed.then(|| Self(Some(lease)))
+    /// Counts a request that was decided, with each of the instruments. `None` if it was denied.
+    pub(crate) fn decided(instruments: &[RuleMetrics], is_allowed: bool) -> Option<Self> {
+        let now = now();
+        let each = instruments.iter();
+        let leases = each
+            .map(|instruments| instruments.decided_at(now, is_allowed))
+            .collect();
+        is_allowed.then_some(Self(leases))
     }
 }
 
 #[cfg(feature = "metrics")]
 impl Drop for Measured {
     fn drop(&mut self) {
-        if let Some(lease) = self.0.take() {
-            lease.end_at(now());
+        let now = now();
+        for lease in self.0.drain(..) {
+            lease.end_at(now);
         }
     }
 }

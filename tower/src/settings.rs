@@ -3,6 +3,8 @@
 
 #[cfg(feature = "queue")]
 use core::time::Duration;
+#[cfg(feature = "queue")]
+use std::sync::Arc;
 #[cfg(feature = "metrics")]
 use std::sync::OnceLock;
 
@@ -32,7 +34,7 @@ pub(crate) struct Settings {
     #[cfg(feature = "queue")]
     pub(crate) most: Option<Duration>,
     #[cfg(feature = "queue")]
-    pub(crate) passes_without_store: Option<Box<PassesWithoutStore>>,
+    pub(crate) passes_without_store: Option<Arc<PassesWithoutStore>>,
     /// The generation of the header fields that state limits.
     #[cfg(feature = "fields")]
     pub(crate) generation: Generation,
@@ -86,13 +88,6 @@ impl Settings {
         head.extensions.get::<NotLimited>().is_some()
             || !self.limits_preflights && head.is_preflight()
             || self.passes.as_ref().is_some_and(|passes| passes(head))
-    }
-
-    /// Whether a request is not limited because its store has no answer.
-    #[cfg(feature = "queue")]
-    pub(crate) fn passes_without_store(&self, error: &StoreError) -> bool {
-        let passes = self.passes_without_store.as_ref();
-        passes.is_some_and(|passes| passes(error))
     }
 
     /// The permits that a request takes.
@@ -157,7 +152,10 @@ impl Settings {
     /// Counts the request. `None` if requests are not measured, or it was denied.
     #[cfg(feature = "metrics")]
     fn measured(&self, notes: &Notes, is_allowed: bool) -> Option<Measured> {
-        let instruments = self.instruments(notes.instruments.as_ref())?;
+        let instruments = match &*notes.instruments {
+            [] => core::slice::from_ref(self.instruments(None)?),
+            of_rules => of_rules,
+        };
         Measured::decided(instruments, is_allowed)
     }
 

@@ -24,7 +24,6 @@ use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use portcullis_core::{Clock, MonotonicClock};
-use portcullis_counters::StoreError;
 use portcullis_policy::Kind;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -36,6 +35,7 @@ use crate::future::ResponseFuture;
 use crate::head::RequestHead;
 use crate::layer::RateLimitLayer;
 use crate::measured::InQueue;
+use crate::settings::PassesWithoutStore;
 use crate::shared::{Denied, Shared, Then};
 
 /// Judges requests, which can wait for their permits, or for the answer of a counter store.
@@ -85,17 +85,18 @@ pub enum Turned<T> {
 
 /// What a layer asks of the one that judges, and what it is told besides the decision.
 #[doc(hidden)]
-#[derive(Debug)]
 pub struct Asked {
     pub(crate) most: Option<Duration>,
     pub(crate) kind: Kind,
-    /// Why the store of the rule that decides has no answer.
-    pub(crate) failed: Option<StoreError>,
+    /// Whether a request passes whose store has no answer.
+    pub(crate) passes: Option<Arc<PassesWithoutStore>>,
     /// Whether a request that waits is in a queue, and that is not measured yet.
     #[cfg(feature = "metrics")]
     pub(crate) is_queued: bool,
     pub(crate) notes: Notes,
 }
+
+shows!([] Asked, "Asked", self: "most" => self.most, "kind" => self.kind);
 
 impl Asked {
     /// Notes that the request waits in a queue. Returns how long it waits at most.
@@ -122,8 +123,9 @@ impl Asked {
 /// - The policy tells the time: [`Policy::now`](portcullis_policy::Policy::now); or the clock of
 ///   the queue in code. The clock of the layer is not used for decisions that can wait.
 /// - A request waits for all limits of its rule together, or of a queue around an
-///   [`AllOf`](portcullis_core::AllOf), and takes nothing until all of them grant. What
-///   [`and`](Decide::and) joins cannot wait. Put one of these layers around another instead: a
+///   [`AllOf`](portcullis_core::AllOf), and takes nothing until all of them grant. So it does for
+///   [several rules](portcullis_policy::Rule::continuing). What [`and`](Decide::and) joins cannot
+///   wait. Put one of these layers around another instead: a
 ///   request that waits in the inner one holds the permits of the outer one.
 /// - A request whose cost is [settled](crate::RateLimitLayerBuilder::settling) does not wait, and
 ///   is denied by a rule with a store.
@@ -137,7 +139,7 @@ impl Asked {
 /// A request that waits, or finds its queue full, allocates once. One that does not costs as much
 /// as in a [`RateLimitLayer`], and one reading of the clock more. One that asks a store costs an
 /// allocation more than
-/// [`Policy::decide_stored_at`](portcullis_policy::Policy::decide_stored_at).
+/// [`Policy::decide_stored`](portcullis_policy::Policy::decide_stored).
 ///
 /// # Counter stores
 ///
@@ -342,7 +344,7 @@ impl<D: DecideOrWait, C: Clock> Shared<D, C> {
         let mut asked = Asked {
             most: settings.most,
             kind: Kind::Request,
-            failed: None,
+            passes: settings.passes_without_store.clone(),
             #[cfg(feature = "metrics")]
             is_queued: false,
             notes: settings.notes(),
@@ -435,11 +437,7 @@ where
             if let Some(in_queue) = this.in_queue.take() {
                 in_queue.end(taken.is_ok());
             }
-            let settings = &this.shared.settings;
-            let judged = match this.asked.failed.take() {
-                Some(error) if settings.passes_without_store(&error) => Ok(Then::Pass),
-                _ => this.shared.judged(taken, this.asked),
-            };
+            let judged = this.shared.judged(taken, this.asked);
             let (mut service, request) = this.call.take().expect("it is called once");
             let answer = ResponseFuture::of(this.shared, &mut service, request, judged);
             this.answer.set(Some(answer));

@@ -3,6 +3,8 @@
 
 #[path = "../../counters/tests/support/gate.rs"]
 mod gate;
+#[path = "../../counters/tests/support/server.rs"]
+mod redis_server;
 #[path = "support/server.rs"]
 mod server;
 
@@ -24,7 +26,7 @@ use portcullis_policy::{Conditions, Key, Kind, Limit, LivePolicy, Policy, Rule, 
 use portcullis_tower::fields::Generation;
 use portcullis_tower::{
     AxumBody, ByLivePolicy, ByPolicy, DecideOrWait, DenialBody, DenialSettings, RateLimitLayer,
-    RateLimitLayerBuilder,
+    RateLimitLayerBuilder, Reason,
 };
 use tower::ServiceExt;
 use tower_layer::Layer;
@@ -304,4 +306,171 @@ async fn a_client_that_leaves_while_the_store_is_asked_leaves_nothing_behind() {
     assert_eq!(next.get("/", &["X-Api-Key: a"]).await.status, 429);
     assert!(!is_held());
     assert_eq!(served.load(SeqCst), 1);
+}
+
+/// 100 for each API key, 5 logins for each address, in Redis, and 100 at once for the whole service.
+const WISH: &str = r#"
+    stores = ["shared"]
+
+    [[rules]]
+    name = "each key"
+    key = ["header:X-Api-Key"]
+    on_missing = "skip"
+    limits = ["100/h"]
+    continue = true
+
+    [[rules]]
+    name = "logins"
+    methods = ["POST"]
+    paths = ["/login"]
+    key = ["address"]
+    limits = ["5/h"]
+    store = "shared"
+    continue = true
+
+    [[rules]]
+    name = "service"
+    limits = [{ at_once = 100 }]
+"#;
+
+/// What the rules in this process have left for a request with a key.
+fn left_here(policy: &Policy, key: &str) -> Vec<u64> {
+    let headers = [("X-Api-Key", key)];
+    let request = portcullis_policy::Request::new("GET", "/").headers(&headers);
+    let probe = policy.decide_at(policy.now(), &request.cost(0));
+    probe.statuses().map(|status| status.remaining).collect()
+}
+
+/// The response to a request with a key. `target` has its method.
+async fn ask(client: &mut Client, target: &str, lines: &[&str]) -> server::Received {
+    client.send(target, lines).await;
+    client.receive().await
+}
+
+/// Serves all paths behind a layer, and collects what is said of each denial.
+async fn wished(
+    policy: &Arc<Policy>,
+    set: impl FnOnce(Builder<ByPolicy>) -> Builder<ByPolicy>,
+) -> (core::net::SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let denials = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&denials);
+    let settings = DenialSettings::new().responding(move |denial, response| {
+        let (rule, limit) = (denial.rule().unwrap_or("-"), denial.limit().unwrap_or("-"));
+        let reason = match denial.reason {
+            Reason::Limit(_) => "limit",
+            Reason::Store => "store",
+            _ => "other",
+        };
+        seen.lock()
+            .unwrap()
+            .push(format!("{rule}/{limit}: {reason}"));
+        response
+    });
+    let layer = RateLimitLayer::builder(ByPolicy::new(Arc::clone(policy)))
+        .for_axum()
+        .denials(settings)
+        .fields(Generation::Draft11);
+    let layer = set(layer).build_waiting();
+    let router = Router::new().fallback(async || "served").layer(layer);
+    (serve(router).await, denials)
+}
+
+#[tokio::test]
+async fn one_file_limits_keys_addresses_and_the_service_in_one_layer_with_redis() {
+    let Some(mut server) = redis_server::Server::start() else {
+        return;
+    };
+    let store: Arc<dyn CounterStore> = Arc::new(server.store());
+    let policy = Policy::from_toml(WISH).unwrap();
+    assert!(policy.warnings().is_empty());
+    let stores = Stores::new().with("shared", store);
+    let policy = Arc::new(policy.with_stores(stores).unwrap());
+    let (address, denials) = wished(&policy, |layer| layer).await;
+    let mut client = Client::connect(address).await;
+    for nth in 1..=5 {
+        let response = ask(&mut client, "POST /login", &["X-Api-Key: a"]).await;
+        assert_eq!(response.status, 200);
+        let left = format!(
+            r#""each key";r={};t={}, "service";r=99, "logins";r={};t={}"#,
+            100 - nth,
+            36 * nth,
+            5 - nth,
+            720 * nth
+        );
+        assert_eq!(response.header("ratelimit"), Some(&*left));
+        let policies = response.header("ratelimit-policy").unwrap();
+        assert_eq!(
+            policies,
+            r#""each key";q=100;w=3600, "service";q=100;qu="concurrent-requests", "logins";q=5;w=3600"#
+        );
+        until(|| left_here(&policy, "a") == [100 - nth, 100]).await;
+    }
+    // The store denies: the key and the service are as before.
+    let denied = ask(&mut client, "POST /login", &["X-Api-Key: a"]).await;
+    assert_eq!(denied.status, 429);
+    assert_eq!(denied.header("retry-after"), Some("720"));
+    assert_eq!(denied.header("ratelimit"), Some(r#""logins";r=0;t=720"#));
+    assert_eq!(left_here(&policy, "a"), [95, 100]);
+    // So they are after many at once, while others of the same key are granted.
+    let many = (0..40).map(|nth| async move {
+        let mut client = Client::connect(address).await;
+        let target = if nth % 20 == 7 {
+            "GET /"
+        } else {
+            "POST /login"
+        };
+        ask(&mut client, target, &["X-Api-Key: a"]).await.status
+    });
+    let statuses = futures_util::future::join_all(many).await;
+    assert_eq!(statuses.iter().filter(|&&status| status == 200).count(), 2);
+    until(|| left_here(&policy, "a") == [93, 100]).await;
+    // The key denies, and the store is not asked: another address would still log in.
+    for nth in 0..=93 {
+        let status = if nth < 93 { 200 } else { 429 };
+        assert_eq!(
+            ask(&mut client, "GET /", &["X-Api-Key: a"]).await.status,
+            status
+        );
+    }
+    assert_eq!(
+        ask(&mut client, "POST /login", &["X-Api-Key: a"])
+            .await
+            .status,
+        429
+    );
+    let seen = core::mem::take(&mut *denials.lock().unwrap());
+    assert!(
+        seen[..39]
+            .iter()
+            .all(|denial| denial == "logins/logins: limit")
+    );
+    assert!(
+        seen[39..]
+            .iter()
+            .all(|denial| denial == "each key/each key: limit")
+    );
+    assert_eq!(seen.len(), 41);
+
+    // Redis is killed: a login takes nothing, and other requests are not concerned.
+    server.stop();
+    let failed = ask(&mut client, "POST /login", &["X-Api-Key: b"]).await;
+    assert_eq!(
+        (failed.status, failed.header("retry-after")),
+        (503, Some("1"))
+    );
+    assert_eq!(left_here(&policy, "b"), [100, 100]);
+    assert_eq!(*denials.lock().unwrap(), ["-/-: store"]);
+    assert_eq!(
+        ask(&mut client, "GET /", &["X-Api-Key: b"]).await.status,
+        200
+    );
+    // What passes without the store is limited by the other rules.
+    let passes = |layer: Builder<ByPolicy>| layer.passing_without_store(|_| true).cost(|_| 33);
+    let (address, _) = wished(&policy, passes).await;
+    let mut client = Client::connect(address).await;
+    for status in [200, 200, 200, 429] {
+        let passed = ask(&mut client, "POST /login", &["X-Api-Key: b"]).await;
+        assert_eq!(passed.status, status);
+    }
+    until(|| left_here(&policy, "b") == [0, 100]).await;
 }

@@ -7,10 +7,10 @@ use core::time::Duration;
 
 use super::Imported;
 use crate::conditions::Conditions;
-use crate::document::FileError;
 use crate::document::{Names, Node, Reader, Table, Value};
 use crate::key::Key;
 use crate::path::PathRules;
+use crate::problem::FileError;
 use crate::rule::Rule;
 use crate::thresholds::Threshold;
 

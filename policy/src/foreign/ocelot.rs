@@ -21,10 +21,10 @@ use self::options::{Level, Merged, Options, Set};
 use self::templates::{GroupPattern, literal, split_template, upstream_pattern};
 use super::Imported;
 use crate::conditions::Conditions;
-use crate::document::FileError;
 use crate::document::{Names, Node, Reader, RuleNumber, Span, Table, Value, shown, words};
 use crate::nearest::nearest;
 use crate::path::PathRules;
+use crate::problem::FileError;
 use crate::rule::Rule;
 
 /// The header that names the client, if the file does not say which.

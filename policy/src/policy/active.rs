@@ -158,7 +158,20 @@ impl Active {
         }
     }
 
-    /// Where the state of the request's key is, or why no limit is asked.
+    /// Where the state of the request's key is, or why no limit is asked. `None` if it is in a
+    /// counter store.
+    pub(super) fn locate_any(
+        &self,
+        request: &Request<'_>,
+        path_rules: PathRules,
+    ) -> Result<Option<Place>, Unasked> {
+        match &self.stored {
+            Some(stored) => stored.find(self, request, path_rules).map(|_| None),
+            None => self.locate(request, path_rules).map(Some),
+        }
+    }
+
+    /// Where the state of the request's key is in this process, or why no limit is asked.
     pub(super) fn locate(
         &self,
         request: &Request<'_>,
@@ -168,18 +181,6 @@ impl Active {
             None => self.store.locate(key).map(|at| Place { instead: None, at }),
             Some(overrides) => overrides.locate(&self.store, key),
         })
-    }
-
-    /// Whether limits are asked for a request, or why not.
-    pub(super) fn asked(
-        &self,
-        request: &Request<'_>,
-        path_rules: PathRules,
-    ) -> Result<(), Unasked> {
-        match &self.stored {
-            Some(stored) => stored.find(self, request, path_rules).map(|_| ()),
-            None => self.locate(request, path_rules).map(|_| ()),
-        }
     }
 
     /// Returns what `of` finds for the request's key, or why no limit is asked.

@@ -66,7 +66,7 @@ impl Policy {
                     | Considered::Counts
             );
             let decides = applies && !active.rule.is_shadow && !is_decided;
-            is_decided |= decides;
+            is_decided |= decides && !active.rule.is_continuing;
             all.push(Explained {
                 rule: &active.rule,
                 considered,
@@ -133,7 +133,8 @@ pub struct Explained<'p> {
     pub rule: &'p Rule,
     /// Whether it applies, and what it would answer.
     pub considered: Considered<'p>,
-    /// Whether this rule decides: it is the first one that applies and is no shadow.
+    /// Whether this rule decides: it is no shadow, it applies, and so does none before it that is
+    /// not [continuing](Rule::continuing).
     pub decides: bool,
 }
 

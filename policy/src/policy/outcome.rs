@@ -28,6 +28,17 @@ pub struct Answer<'p> {
     pub outcome: Outcome,
 }
 
+impl<'p> Answer<'p> {
+    #[inline]
+    pub(crate) const fn of(rule: &'p Rule, index: u32, outcome: Outcome) -> Self {
+        Self {
+            rule,
+            index: index as usize,
+            outcome,
+        }
+    }
+}
+
 /// What was decided.
 ///
 /// ```
@@ -44,9 +55,9 @@ pub enum Outcome {
     NoRule,
     /// Allowed: the rule exempts the client.
     Exempt,
-    /// Allowed by all limits of the rule.
+    /// Allowed by all limits of all rules that were asked.
     Allowed,
-    /// Denied by a limit of the rule.
+    /// Denied by a limit of the rule that decided.
     Denied {
         /// The index of the limit, or `None` if a penalty is in force, or the table of the penalty
         /// has no room for the key.
@@ -63,7 +74,7 @@ pub enum Outcome {
     /// Denied: the path is too long to be matched, or services read it in different ways.
     Path(PathError),
     /// Denied: the state of the rule's limits is in a [store](Rule::stored_in), which was not
-    /// asked. Use [`Policy::decide_stored_at`].
+    /// asked. Use [`Policy::decide_stored`].
     Stored,
 }
 
@@ -83,6 +94,8 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Status<'p> {
+    /// The rule that has the limit.
+    pub rule: &'p Rule,
     /// The limit.
     pub limit: &'p Limit,
     /// Its index in the rule.

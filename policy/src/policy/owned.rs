@@ -6,9 +6,6 @@ use core::ops::Deref;
 
 use portcullis_core::Timestamp;
 
-#[cfg(feature = "queue")]
-use super::active::Active;
-use super::outcome::Outcome;
 use super::{Decision, Parts, Policy};
 use crate::hold::{Ending, Hold, Settled};
 
@@ -28,11 +25,7 @@ impl Decision<'_> {
     /// ```
     #[inline]
     pub fn holds_permits(&self) -> bool {
-        let of_rule = || match (self.parts.outcome, self.parts.place, self.active()) {
-            (Outcome::Allowed, Some(place), Some(active)) => active.store_at(place).releases(),
-            _ => false,
-        };
-        self.parts.shadows.iter().any(Option::is_some) || of_rule()
+        self.parts.holds_permits(self.policy)
     }
 
     /// Returns the decision with a pointer to its policy, such as an `Arc`. The result can move to
@@ -59,13 +52,14 @@ impl Decision<'_> {
             core::ptr::eq::<Policy>(&raw const *policy, self.policy),
             "the decision is by another policy"
         );
-        let owned = OwnedDecision {
-            policy,
-            parts: self.parts,
-        };
         // Its permits are now those of the owned decision.
-        mem::forget(self);
-        owned
+        let mut decision = ManuallyDrop::new(self);
+        let others = decision.parts.others.take();
+        let parts = Parts {
+            others,
+            ..decision.parts.clone()
+        };
+        OwnedDecision { policy, parts }
     }
 }
 
@@ -108,6 +102,12 @@ impl Parts {
             parts: self,
         }
     }
+
+    /// The parts, which leave a decision without permits.
+    fn take(&mut self) -> Self {
+        let none = Self::new(self.now, self.cost);
+        mem::replace(self, none)
+    }
 }
 
 /// A [`Decision`] and a pointer to its policy: the result of [`Decision::into_owned`]. It holds the
@@ -142,8 +142,11 @@ impl<P: Deref<Target = Policy>> OwnedDecision<P> {
     /// assert_eq!(decision.with(|decision| decision.rule().unwrap().name().len()), 3);
     /// ```
     pub fn with<T>(&self, ask: impl FnOnce(&Decision<'_>) -> T) -> T {
-        // Its permits are not its own.
-        ask(&ManuallyDrop::new(self.parts.decision(&self.policy)))
+        // Its permits are not its own, but a part of its memory is.
+        let mut decision = ManuallyDrop::new(self.parts.clone().decision(&self.policy));
+        let told = ask(&decision);
+        decision.parts.others = None;
+        told
     }
 
     /// Returns the pointer to the policy.
@@ -160,19 +163,24 @@ impl<P: Deref<Target = Policy>> OwnedDecision<P> {
         &self.policy
     }
 
-    /// The rule that decided.
+    /// Whether the permits of all rules in this process are taken.
     #[cfg(feature = "queue")]
-    pub(crate) fn active(&self) -> Option<&Active> {
-        Some(&self.policy.rules[self.parts.rule? as usize])
+    pub(crate) fn is_taken(&self) -> bool {
+        self.parts.is_taken()
+    }
+
+    /// The index of the rule that decided.
+    #[cfg(feature = "queue")]
+    pub(crate) fn rule_index(&self) -> Option<usize> {
+        Some(self.parts.rule? as usize)
     }
 
     /// Calls a function that may change the decision.
     #[cfg(feature = "queue")]
     pub(crate) fn change<T>(&mut self, change: impl FnOnce(&mut Decision<'_>) -> T) -> T {
-        // Its permits are not its own.
-        let mut decision = ManuallyDrop::new(self.parts.decision(&self.policy));
+        let mut decision = self.parts.take().decision(&self.policy);
         let changed = change(&mut decision);
-        self.parts = decision.parts;
+        self.parts = decision.parts.take();
         changed
     }
 }
@@ -190,13 +198,13 @@ impl<P: Deref<Target = Policy>> OwnedDecision<P> {
     /// assert!(!decision.into_owned(Arc::clone(&policy)).holds_permits());
     /// ```
     pub fn holds_permits(&self) -> bool {
-        ManuallyDrop::new(self.parts.decision(&self.policy)).holds_permits()
+        self.parts.holds_permits(&self.policy)
     }
 }
 
 impl<P: Deref<Target = Policy>> Drop for OwnedDecision<P> {
     fn drop(&mut self) {
-        drop(self.parts.decision(&self.policy));
+        self.parts.release(&self.policy);
     }
 }
 

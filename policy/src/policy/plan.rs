@@ -4,7 +4,7 @@
 //! memory, and its user sees all errors at once. A [`Plan`] has what a rule's state is created
 //! from.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -21,6 +21,7 @@ use crate::matcher::Matcher;
 use crate::overrides::Overrides;
 use crate::path::PathRules;
 use crate::problem::Problem;
+use crate::request::Kind;
 use crate::rule::{MAX_TABLE_BYTES, Rule, RuleError};
 use crate::store::{Store, hold_rules};
 use crate::stored::{self, StoredLimits};
@@ -55,9 +56,36 @@ pub(crate) fn check(
     });
     let plans = rules.iter().map(|rule| plan(rule, path_rules, &mut errors));
     let plans = plans.collect();
+    check_sums(rules, &mut errors);
     match matcher {
         Ok(matcher) if errors.is_empty() => Ok((plans, matcher)),
         _ => Err(errors),
+    }
+}
+
+/// Refuses rules that cannot limit a request together.
+fn check_sums(rules: &[Rule], errors: &mut Vec<RuleError>) {
+    let mut stores: HashMap<_, &Rule> = HashMap::new();
+    for rule in rules.iter().filter(|rule| rule.adds_up) {
+        let mut refuse = |setting: &str, problem: String| {
+            let errors = &mut *errors;
+            Refusals { rule, errors }.refuse(setting, problem);
+        };
+        if matches!(rule.kind(), Kind::Ingress | Kind::Egress) {
+            let problem = "not for rules of this kind: bytes pass by the limits of one rule";
+            refuse("continue", problem.into());
+        }
+        if rule.store.is_some() {
+            let first = *stores.entry(rule.kind() as usize).or_insert(rule);
+            if first.store != rule.store {
+                let problem = format!(
+                    "one store decides a request, and `{}` before this rule continues with another \
+                     one: name the same store",
+                    first.name()
+                );
+                refuse("store", problem);
+            }
+        }
     }
 }
 
@@ -124,7 +152,7 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
     let thresholds = plan_thresholds(rule, refusals);
     check_hold(rule, refusals);
     check_initial(rule, refusals);
-    let is_held = rule.hold.is_some();
+    let is_held = rule.counts_refunds();
     let of_penalty = |bytes| if penalty.is_some() { bytes } else { 0 };
     let bytes_of_key = all_bytes_per_key(&limits, is_held)
         + of_penalty(bytes_per_key(0))
@@ -293,7 +321,7 @@ fn check_overrides(
     path_rules: PathRules,
     refusals: &mut Refusals<'_>,
 ) -> usize {
-    let with = (has_penalty, rule.hold.is_some());
+    let with = (has_penalty, rule.counts_refunds());
     let (bytes, refused) = Overrides::check(&rule.overrides, &rule.key, with, path_rules);
     for (index, limit, problem) in refused {
         let setting = match limit {
@@ -330,7 +358,7 @@ impl Plan<'_> {
     /// Creates the state of a rule without errors.
     pub(super) fn state(self, path_rules: PathRules) -> State {
         let Self { rule, penalty, .. } = self;
-        let (keys, is_held) = (rule.table_keys(), rule.hold.is_some());
+        let (keys, is_held) = (rule.table_keys(), rule.counts_refunds());
         // The limits of a rule with a counter store are not in this one.
         let limits = match rule.store {
             None => &*rule.limits,

@@ -4,16 +4,17 @@
 use core::future::Future;
 use core::hash::Hash as _;
 
-use portcullis_core::{Retry, Timestamp};
+use portcullis_core::{Clock, Retry, Timestamp};
 
 use super::active::{Active, Unasked};
-use super::{Decision, Outcome, Policy};
+use super::{Decision, Policy};
 use crate::limit::Limit;
 use crate::path::PathRules;
 use crate::request::Request;
-use crate::rule::RuleError;
+use crate::rule::{Rule, RuleError};
+use crate::store::How;
 use crate::stored::{KeyText, MAX_STORED_KEY_LEN, StoredLimits, Stores, spell};
-use portcullis_counters::{Charge, StoreDecision, StoreError};
+use portcullis_counters::{Charge, Left, StoreDecision, StoreError};
 
 impl StoredLimits {
     /// Which override is for the key of a request, and the key; or why no limit is asked.
@@ -84,21 +85,93 @@ impl Asked {
 /// What stores answered on a request.
 #[derive(Default)]
 pub(crate) struct Answers {
-    /// On the rule that decides, and the override whose limits were asked.
-    pub(crate) decided: Option<(StoreDecision, Option<u32>)>,
+    /// On the rules that decide.
+    pub(crate) decided: Option<InStore>,
     /// The shadow rules that would have denied.
     shadows: Vec<u32>,
 }
 
-impl Answers {
-    /// Completes the decision of the request.
-    pub(crate) fn complete(&self, decision: &mut Decision<'_>) {
-        for &rule in &self.shadows {
-            decision.note_shadow(rule);
+/// What a store decided, for all rules with it that limit the request.
+#[derive(Debug)]
+pub(crate) struct InStore {
+    pub(crate) decision: StoreDecision,
+    /// The rules, each with the override whose limits were asked.
+    rules: Vec<(u32, Option<u32>)>,
+}
+
+impl InStore {
+    /// The limits that were asked, in the order in which the store has them.
+    pub(crate) fn limits<'a>(
+        &'a self,
+        policy: &'a Policy,
+    ) -> impl Iterator<Item = StoredLimit<'a>> {
+        let all = self.rules.iter().flat_map(move |&(rule, instead)| {
+            let active = &policy.rules[rule as usize];
+            let limits = active.limits_of(instead).iter().enumerate();
+            limits.map(move |(index, limit)| (&active.rule, index, limit))
+        });
+        let mut left = self.decision.left().iter().copied();
+        all.map(move |(rule, index, limit)| StoredLimit {
+            rule,
+            limit,
+            index,
+            left: left.next(),
+        })
+    }
+
+    /// The rule and its limit that denied.
+    fn denied_by(&self, policy: &Policy) -> Option<(u32, usize)> {
+        let mut nth = self.decision.denied_by()?;
+        for &(rule, instead) in &self.rules {
+            let limits = policy.rules[rule as usize].limits_of(instead).len();
+            if nth < limits {
+                return Some((rule, nth));
+            }
+            nth -= limits;
         }
-        if let Some((answer, _)) = &self.decided {
-            decision.conclude(answer.denied_by());
+        None
+    }
+
+    /// Whether the limits of a rule were those of one of its overrides.
+    #[cfg(feature = "queue")]
+    pub(crate) fn is_overridden(&self, rule: Option<usize>) -> bool {
+        let is_rule = |own: u32| Some(own as usize) == rule;
+        self.rules
+            .iter()
+            .any(|&(own, instead)| is_rule(own) && instead.is_some())
+    }
+}
+
+/// A limit that a store was asked for: an item of [`StoredDecision::limits`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct StoredLimit<'p> {
+    /// The rule that has the limit.
+    pub rule: &'p Rule,
+    /// The limit.
+    pub limit: &'p Limit,
+    /// Its index in the rule, or in the override for the request's key.
+    pub index: usize,
+    /// What it has left. `None` if the store does not say.
+    pub left: Option<Left>,
+}
+
+impl Decision<'_> {
+    /// Completes the decision of a request by what stores have answered, at this time. What was
+    /// taken of other rules is given back if they deny, or have no answer.
+    pub(crate) fn complete(
+        &mut self,
+        answered_at: Timestamp,
+        answers: Result<Answers, StoreError>,
+    ) -> Result<Option<InStore>, StoreError> {
+        let answers = answers.inspect_err(|_| self.withdraw(answered_at))?;
+        for &rule in &answers.shadows {
+            self.note_shadow(rule);
         }
+        if let Some(in_store) = &answers.decided {
+            self.conclude(answered_at, in_store.denied_by(self.policy));
+        }
+        Ok(answers.decided)
     }
 }
 
@@ -145,16 +218,17 @@ impl Policy {
         &self.stores
     }
 
-    /// Decides a request at `now`, as [`decide_at`](Self::decide_at) does, and asks the stores of
-    /// rules that are [stored](crate::Rule::stored_in). If no such rule applies, the future is
-    /// ready at once.
+    /// Decides a request at the time of `clock`, as [`decide_at`](Self::decide_at) does, and asks
+    /// the stores of rules that are [stored](crate::Rule::stored_in). If no such rule applies, the
+    /// future is ready at once.
     ///
-    /// The request takes [`cost`](Request::cost) permits from each limit of the rule that decides,
-    /// or from none: one call decides all limits. Shadow rules with a store are asked too, in the
-    /// same call if they have the same store.
+    /// The request takes [`cost`](Request::cost) permits from each limit of the rules that decide,
+    /// or from none. Rules without a store take when this method is called, and give back if the
+    /// store denies or has no answer. The store is asked when the future is polled: one call decides
+    /// all limits of all its rules. Shadow rules with a store are asked too, in the same call if
+    /// they have the same store.
     ///
-    /// Rules without a store decide when this method is called; a store is asked when the future
-    /// is polled. Their times are apart: `now`, and that of the store.
+    /// The times of the clock and of the store are apart.
     ///
     /// # Errors
     ///
@@ -162,14 +236,15 @@ impl Policy {
     /// [`GuardedStore`](portcullis_counters::GuardedStore) decides instead. An error of the store
     /// of a shadow rule is ignored.
     ///
-    /// **Cancellation.** If the future is dropped, the store may have taken the permits or not.
+    /// **Cancellation.** If the future is dropped, the store may have taken the permits or not. Those
+    /// that were taken in this process return by time, and permits at once at that moment.
     ///
     /// # Cost
     ///
     /// That of [`decide_at`](Self::decide_at) and of the store. Allocates if a store is asked.
     ///
     /// ```
-    /// # use portcullis_core::{MonotonicClock, Timestamp};
+    /// # use portcullis_core::{Clock, MonotonicClock};
     /// # use portcullis_counters::MemoryCounters;
     /// # use portcullis_policy::{Outcome, Policy, Request, Rule, Stores};
     /// # use std::sync::Arc;
@@ -179,37 +254,27 @@ impl Policy {
     /// let policy = Policy::new([rule]).unwrap();
     /// let policy = policy.with_stores(Stores::new().with("shared", store)).unwrap();
     ///
-    /// let (now, request) = (Timestamp::from_secs(1), Request::new("GET", "/").cost(4));
-    /// let decision = policy.decide_stored_at(now, &request).await?;
+    /// let (clock, request) = (MonotonicClock::new(), Request::new("GET", "/").cost(4));
+    /// let decision = policy.decide_stored(clock, &request).await?;
     /// assert!(decision.is_allowed());
     /// assert_eq!(decision.in_store().unwrap().left()[0].available, 1);
     /// // Without the store, there is no decision.
-    /// assert_eq!(policy.decide_at(now, &request).outcome(), Outcome::Stored);
+    /// assert_eq!(policy.decide_at(clock.now(), &request).outcome(), Outcome::Stored);
     /// # Ok::<(), Box<dyn core::error::Error>>(()) }).unwrap();
     /// ```
-    pub fn decide_stored_at<'p>(
+    pub fn decide_stored<'p, C: Clock + Send>(
         &'p self,
-        now: Timestamp,
+        clock: C,
         request: &Request<'_>,
-    ) -> impl Future<Output = Result<StoredDecision<'p>, StoreError>> + Send + use<'p> {
+    ) -> impl Future<Output = Result<StoredDecision<'p>, StoreError>> + Send + use<'p, C> {
         let mut stored = Vec::new();
-        let mut decision = self.decide_watched_at(now, request, |answer| {
-            if answer.outcome == Outcome::Stored {
-                stored.push(answer.index);
-            }
-        });
+        let asks = Some(&mut stored);
+        let mut decision = self.decide(clock.now(), request, How::Take, asks, |_| {});
         let asked = self.asked(&stored, request);
         async move {
-            let answers = self.ask(asked).await?;
-            answers.complete(&mut decision);
-            let of_store =
-                |&(_, instead): &(_, Option<u32>)| Some(decision.active()?.limits_of(instead));
-            let limits = answers.decided.as_ref().and_then(of_store);
-            Ok(StoredDecision {
-                limits: limits.unwrap_or_else(|| decision.limits()),
-                in_store: answers.decided.map(|(answer, _)| answer),
-                decision,
-            })
+            let answers = self.ask(asked).await;
+            let in_store = decision.complete(clock.now(), answers)?;
+            Ok(StoredDecision { decision, in_store })
         }
     }
 
@@ -221,16 +286,23 @@ impl Policy {
             .collect()
     }
 
-    /// Asks the stores of rules of this policy.
+    /// Asks the stores of rules of this policy. All rules of a store that decide are one request to
+    /// it, and each shadow rule is another.
     pub(crate) async fn ask(&self, mut asked: Vec<Asked>) -> Result<Answers, StoreError> {
         let mut answered = Answers::default();
         while let Some(first) = asked.first() {
             let name = first.active(self).rule.store().unwrap_or_default();
             // All rules with this store, in one call.
             let of_store = asked.extract_if(.., |one| one.active(self).rule.store() == Some(name));
-            let of_store: Vec<Asked> = of_store.collect();
-            let charges = of_store.iter().map(|one| one.charges(self));
-            let charges: Vec<Vec<Charge<'_>>> = charges.collect();
+            let of_store = of_store.partition(|one| one.active(self).rule.is_shadow);
+            let (shadows, deciding): (Vec<Asked>, Vec<Asked>) = of_store;
+            let deciding = (!deciding.is_empty()).then_some(&deciding[..]);
+            let requests = deciding
+                .into_iter()
+                .chain(shadows.iter().map(core::slice::from_ref));
+            let charges: Vec<Vec<Charge<'_>>> = requests
+                .map(|rules| rules.iter().flat_map(|one| one.charges(self)).collect())
+                .collect();
             let answers = match (self.stores.get(name), &charges[..]) {
                 (None, _) => Err(StoreError::Refused(format!(
                     "the policy has no store `{name}`"
@@ -243,32 +315,35 @@ impl Policy {
             };
             let mut answers = match answers {
                 Ok(answers) => answers.into_iter(),
-                Err(error) => vec![Err(error); of_store.len()].into_iter(),
+                Err(error) => vec![Err(error); charges.len()].into_iter(),
             };
-            for one in &of_store {
-                let answer = answers.next().unwrap_or(Err(StoreError::Damaged));
-                if !one.active(self).rule.is_shadow {
-                    answered.decided = Some((answer?, one.instead));
-                } else if answer.is_ok_and(|answer| !answer.is_allowed()) {
-                    answered.shadows.push(one.rule);
-                }
+            let mut next = || answers.next().unwrap_or(Err(StoreError::Damaged));
+            if let Some(rules) = deciding {
+                answered.decided = Some(InStore {
+                    decision: next()?,
+                    rules: rules.iter().map(|one| (one.rule, one.instead)).collect(),
+                });
             }
+            let denies = shadows
+                .iter()
+                .filter(|_| next().is_ok_and(|answer| !answer.is_allowed()));
+            answered.shadows.extend(denies.map(|one| one.rule));
         }
         Ok(answered)
     }
 }
 
 /// What was decided on a request, in this process or in a store: the result of
-/// [`Policy::decide_stored_at`].
+/// [`Policy::decide_stored`].
 ///
 /// ```
-/// use portcullis_core::Timestamp;
+/// use portcullis_core::MonotonicClock;
 /// use portcullis_policy::{Policy, Request, Rule};
 ///
 /// # futures_executor::block_on(async {
 /// let policy = Policy::new([Rule::new("all").limit("5/h".parse()?)]).unwrap();
 /// let request = Request::new("GET", "/");
-/// let decision = policy.decide_stored_at(Timestamp::from_secs(1), &request).await?;
+/// let decision = policy.decide_stored(MonotonicClock::new(), &request).await?;
 /// // The rule has no store.
 /// assert!(decision.is_allowed() && decision.in_store().is_none());
 /// # Ok::<(), Box<dyn core::error::Error>>(()) }).unwrap();
@@ -277,8 +352,7 @@ impl Policy {
 #[must_use = "dropping a decision returns the permits of limits at once"]
 pub struct StoredDecision<'p> {
     decision: Decision<'p>,
-    in_store: Option<StoreDecision>,
-    limits: &'p [Limit],
+    in_store: Option<InStore>,
 }
 
 impl<'p> StoredDecision<'p> {
@@ -288,8 +362,8 @@ impl<'p> StoredDecision<'p> {
     }
 
     /// Returns the decision: the rule, the limit that denied, and shadow rules that would have
-    /// denied. If a store decided, the decision has no state: `status`, `statuses` and `retry`
-    /// return nothing.
+    /// denied. It has no state of the rules that a store decided: their limits are in
+    /// [`limits`](Self::limits).
     pub fn decision(&self) -> &Decision<'p> {
         &self.decision
     }
@@ -297,20 +371,31 @@ impl<'p> StoredDecision<'p> {
     /// Returns what the store decided, and what its limits have left, in the order of
     /// [`limits`](Self::limits). `None` if no store decided.
     pub fn in_store(&self) -> Option<&StoreDecision> {
-        self.in_store.as_ref()
+        Some(&self.in_store.as_ref()?.decision)
     }
 
-    /// Returns the limits that the request was judged by.
-    pub fn limits(&self) -> &'p [Limit] {
-        self.limits
+    /// Returns the limits that the store was asked for, of all rules with it. Empty if no store
+    /// decided.
+    pub fn limits(&self) -> impl Iterator<Item = StoredLimit<'_>> {
+        let policy = self.decision.policy;
+        self.in_store
+            .iter()
+            .flat_map(|in_store| in_store.limits(policy))
     }
 
     /// Returns when to retry, after a denial by a limit: as [`Decision::retry`], or from a store,
-    /// [`Retry::After`] a time or [`Retry::Never`].
+    /// [`Retry::After`] a time or [`Retry::Never`], if no other rule takes longer.
     pub fn retry(&self) -> Option<Retry> {
-        match &self.in_store {
-            Some(decision) => decision.retry(),
-            None => self.decision.retry(),
+        self.decision.retry_with(self.in_store())
+    }
+}
+
+impl Decision<'_> {
+    /// When to retry, after a denial by a limit of this decision, or by one of a store.
+    pub(crate) fn retry_with(&self, in_store: Option<&StoreDecision>) -> Option<Retry> {
+        match in_store {
+            Some(decision) => self.retry_after(Some(decision.retry()?)),
+            None => self.retry(),
         }
     }
 }

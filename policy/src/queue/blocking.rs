@@ -1,6 +1,6 @@
 //! Blocking waits: threads wait in the same queues as tasks.
 
-use super::{Acquiring, QueuedDecision, conclude};
+use super::{Acquiring, QueuedDecision, end_of_wait};
 #[cfg(doc)]
 use crate::limit::Limit;
 use crate::policy::Policy;
@@ -69,16 +69,19 @@ impl<'p> Acquiring<'p> {
         let Self {
             policy,
             decision,
-            wait,
+            mut wait,
+            deadline,
             ..
         } = self;
-        let decision = decision.expect("a future that can be moved has not been polled");
-        match wait {
-            None => QueuedDecision::at_once(decision),
-            Some(wait) => {
-                let since = policy.now();
-                conclude(policy, decision, since, wait.block())
+        let mut decision = decision.expect("a future that can be moved has not been polled");
+        let since = policy.now();
+        while let Some(waits) = wait.take() {
+            if let Ok(end) = end_of_wait(&mut decision, waits.block(), policy.now()) {
+                return QueuedDecision::after(decision, since, end);
             }
+            let queue = decision.queue();
+            wait = queue.map(|queue| queue.acquire(decision.cost()).until(deadline));
         }
+        QueuedDecision::at_once(decision)
     }
 }

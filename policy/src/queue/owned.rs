@@ -3,7 +3,7 @@
 use core::future::Future;
 use core::ops::Deref;
 use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, ready};
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use pin_project_lite::pin_project;
 use portcullis_async::{Acquire, QueueKey};
 use portcullis_core::{Retry, Timestamp};
 
-use super::{Acquiring, QueueEnd, end_of_wait};
-use crate::policy::Policy;
+use super::{Acquiring, QueueEnd, Waits, end_of_wait};
 use crate::policy::owned::OwnedDecision;
+use crate::policy::{Decision, Policy};
 use crate::store::waits::RuleQueue;
 
 impl Acquiring<'_> {
@@ -44,18 +44,25 @@ impl Acquiring<'_> {
             deadline,
             ..
         } = self;
-        let queue = decision.as_ref().filter(|_| wait.is_some());
-        let wait = queue.and_then(|decision| {
-            let (store, at) = decision.state()?;
-            let queue = QueueKey::at(Arc::clone(store.shared_queue()?), at);
-            Some(queue.acquire(decision.cost()).until(deadline))
-        });
+        let waits = decision.as_ref().filter(|_| wait.is_some());
+        let wait = waits.and_then(|decision| owned_wait(decision, deadline));
         OwnedAcquiring {
             decision: decision.map(|decision| decision.into_owned(policy)),
             wait,
+            deadline,
             since: None,
         }
     }
+}
+
+/// The wait in the queue of the rule that denies.
+fn owned_wait(
+    decision: &Decision<'_>,
+    deadline: Timestamp,
+) -> Option<Acquire<QueueKey<Arc<RuleQueue>>>> {
+    let (store, at) = decision.state()?;
+    let queue = QueueKey::at(Arc::clone(store.shared_queue()?), at);
+    Some(queue.acquire(decision.cost()).until(deadline))
 }
 
 pin_project! {
@@ -77,6 +84,7 @@ pin_project! {
         // `None` if the request does not wait.
         #[pin]
         wait: Option<Acquire<QueueKey<Arc<RuleQueue>>>>,
+        deadline: Timestamp,
         // The time of the first poll.
         since: Option<Timestamp>,
     }
@@ -109,26 +117,24 @@ impl<P: Deref<Target = Policy>> Future for OwnedAcquiring<P> {
     /// If polled after completion.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let decision = this.decision.as_ref().expect("polled after completion");
-        let time = || decision.policy().now();
+        let deadline = *this.deadline;
+        let decision = this.decision.as_mut().expect("polled after completion");
         let (mut end, mut waited, mut retry) = (None, Duration::ZERO, None);
-        let mut ended = None;
-        if let Some(wait) = this.wait.as_mut().as_pin_mut() {
-            let since = *this.since.get_or_insert_with(time);
-            let Poll::Ready(granted) = wait.poll(context) else {
-                return Poll::Pending;
-            };
-            let now = time();
-            waited = now.saturating_since(since);
-            ended = Some((granted, now));
-        }
-        let mut decision = this.decision.take().expect("it was there");
-        if let Some((granted, now)) = ended {
-            let of_wait = decision.change(|decision| end_of_wait(decision, granted, now));
-            (end, retry) = (Some(of_wait.0), of_wait.1);
+        while let Some(wait) = this.wait.as_mut().as_pin_mut() {
+            let since = *this.since.get_or_insert_with(|| decision.policy().now());
+            let granted = ready!(wait.poll(context));
+            let now = decision.policy().now();
+            let ended = decision.change(|decision| end_of_wait(decision, granted, now));
+            this.wait.set(match ended {
+                Ok(ended) => {
+                    (end, waited, retry) = (Some(ended.0), now.saturating_since(since), ended.2);
+                    None
+                }
+                Err(Waits) => decision.with(|decision| owned_wait(decision, deadline)),
+            });
         }
         Poll::Ready(OwnedQueuedDecision {
-            decision,
+            decision: this.decision.take().expect("it was there"),
             end,
             waited,
             retry,

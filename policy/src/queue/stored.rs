@@ -9,16 +9,15 @@
 
 use core::future::Future;
 use core::ops::Deref;
+use core::time::Duration;
 
 use portcullis_core::Retry;
 
 use super::Acquiring;
 use portcullis_counters::{StoreDecision, StoreError};
 
-use crate::limit::Limit;
-use crate::policy::outcome::Outcome;
 use crate::policy::owned::OwnedDecision;
-use crate::policy::stored::Asked;
+use crate::policy::stored::{Asked, InStore, StoredLimit};
 use crate::policy::{Decision, Policy};
 use crate::request::Request;
 
@@ -41,7 +40,7 @@ impl Policy {
     /// if a rule that is [stored](crate::Rule::stored_in) applies. No store is asked by this call.
     ///
     /// A request that waits in a queue does not ask the stores of shadow rules. All other requests
-    /// do, as in [`decide_stored_at`](Self::decide_stored_at).
+    /// do, as in [`decide_stored`](Self::decide_stored).
     ///
     /// # Cost
     ///
@@ -60,7 +59,7 @@ impl Policy {
     /// let policy = Arc::new(policy.with_stores(Stores::new().with("shared", store)).unwrap());
     ///
     /// let ask = || match policy.acquire_stored(&Request::new("GET", "/")) {
-    ///     Acquired::Asks(asking) => asking.ask(Arc::clone(&policy)),
+    ///     Acquired::Asks(asking) => asking.ask(Arc::clone(&policy), |_| false),
     ///     _ => panic!("the rule has a store"),
     /// };
     /// assert!(ask().await?.with(|decision| decision.is_allowed()));
@@ -70,38 +69,54 @@ impl Policy {
     /// ```
     pub fn acquire_stored<'p>(&'p self, request: &Request<'_>) -> Acquired<'p> {
         let mut stored = Vec::new();
-        let mut acquiring = self.acquire_watched(request, |answer| {
-            if answer.outcome == Outcome::Stored {
-                stored.push(answer.index);
-            }
-        });
-        if acquiring.wait.is_some() {
+        let mut acquiring = self.acquire_or_ask(request, Some(&mut stored));
+        let waits = acquiring.wait.is_some();
+        let decides = |&rule: &usize| !self.rules[rule].rule.is_shadow;
+        if waits && !stored.iter().any(decides) {
             return Acquired::Waits(acquiring);
         }
-        let decision = acquiring.decision.take().expect("it was not polled");
         if stored.is_empty() {
-            return Acquired::Decided(decision);
+            let decision = acquiring.decision.take();
+            return Acquired::Decided(decision.expect("it was not polled"));
         }
         let asked = self.asked(&stored, request);
-        Acquired::Asks(Asking { decision, asked })
+        Acquired::Asks(Asking { acquiring, asked })
     }
 }
 
 /// A request that is decided when stores have answered: see [`Policy::acquire_stored`].
 #[must_use = "dropping a decision returns the permits of limits at once"]
 pub struct Asking<'p> {
-    /// As far as the request can be decided without stores.
-    decision: Decision<'p>,
+    /// As far as the request can be decided without stores. It may wait in a queue first.
+    acquiring: Acquiring<'p>,
     asked: Vec<Asked>,
 }
 
-impl Asking<'_> {
+impl<'p> Asking<'p> {
+    /// Returns the denial after which the request waits in a queue, before its store is asked: as
+    /// [`Acquiring::waits_for`].
+    pub fn waits_for(&self) -> Option<&Decision<'p>> {
+        self.acquiring.waits_for()
+    }
+
+    /// Sets how long the request waits in a queue at most: as [`Acquiring::within`].
+    pub fn within(self, timeout: Duration) -> Self {
+        Self {
+            acquiring: self.acquiring.within(timeout),
+            asked: self.asked,
+        }
+    }
+
     /// Asks the stores. The future owns a pointer to the policy, such as an `Arc`. Each store is
     /// asked when the future is polled.
     ///
+    /// If the store of the rules that decide has no answer, `passes` gets the error, and returns
+    /// whether the request passes all the same. Then it keeps what it took of the rules in this
+    /// process, and takes nothing of the others.
+    ///
     /// # Errors
     ///
-    /// [`StoreError`] if the store of the rule that decides has no answer. A
+    /// [`StoreError`] if the store has no answer, and the request does not pass. A
     /// [`GuardedStore`](portcullis_counters::GuardedStore) decides instead. An error of the store
     /// of a shadow rule is ignored.
     ///
@@ -122,67 +137,84 @@ impl Asking<'_> {
     ///     panic!("the rule has a store")
     /// };
     /// // The policy was given no stores.
-    /// let error = futures_executor::block_on(asking.ask(&policy)).unwrap_err();
+    /// let error = futures_executor::block_on(asking.ask(&policy, |_| false)).unwrap_err();
     /// assert!(matches!(error, StoreError::Refused(_)));
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
-    pub fn ask<P: Deref<Target = Policy>>(
+    pub fn ask<P: Deref<Target = Policy>, F: FnOnce(&StoreError) -> bool>(
         self,
         policy: P,
-    ) -> impl Future<Output = Result<OwnedStoredDecision<P>, StoreError>> + use<P> {
-        let Self { decision, asked } = self;
-        let mut decision = decision.into_owned(policy);
+        passes: F,
+    ) -> impl Future<Output = Result<OwnedStoredDecision<P>, StoreError>> + use<P, F> {
+        let Self { acquiring, asked } = self;
+        let acquiring = acquiring.into_owned(policy);
         async move {
-            let policy: &Policy = decision.policy();
-            let answers = policy.ask(asked).await?;
-            decision.change(|decision| answers.complete(decision));
+            let queued = acquiring.await;
+            let (has_waited, retry) = (queued.end().is_some(), queued.retry());
+            let mut decision = queued.into_decision();
+            let mut in_store = None;
+            if !has_waited || decision.is_taken() {
+                let policy: &Policy = decision.policy();
+                let answers = policy.ask(asked).await;
+                let now = policy.now();
+                in_store = match answers {
+                    Err(error) if passes(&error) => decision.change(|decision| {
+                        decision.pass_without_store();
+                        None
+                    }),
+                    _ => decision.change(|decision| decision.complete(now, answers))?,
+                };
+            }
             Ok(OwnedStoredDecision {
                 decision,
-                in_store: answers.decided,
+                in_store,
+                retry,
             })
         }
     }
 }
 
-shows!(['a] Asking<'a>, "Asking", self: "decision" => self.decision);
+shows!(['a] Asking<'a>, "Asking", self: "acquiring" => self.acquiring);
 
 /// A [`StoredDecision`](crate::StoredDecision) and a pointer to its policy: the result of
 /// [`Asking::ask`]. It has all methods of the [`OwnedDecision`].
 #[must_use = "dropping a decision returns the permits of limits at once"]
 pub struct OwnedStoredDecision<P: Deref<Target = Policy>> {
     decision: OwnedDecision<P>,
-    /// With the override whose limits were asked.
-    in_store: Option<(StoreDecision, Option<u32>)>,
+    in_store: Option<InStore>,
+    /// When to retry after a wait.
+    retry: Option<Retry>,
 }
 
 impl<P: Deref<Target = Policy>> OwnedStoredDecision<P> {
     /// Returns what the store decided: as
     /// [`StoredDecision::in_store`](crate::StoredDecision::in_store).
     pub fn in_store(&self) -> Option<&StoreDecision> {
-        let (decision, _) = self.in_store.as_ref()?;
-        Some(decision)
+        Some(&self.in_store.as_ref()?.decision)
     }
 
     /// Returns whether the store was asked for the limits of an
-    /// [override](crate::Rule::override_key).
+    /// [override](crate::Rule::override_key), for the rule that decided.
     pub fn is_overridden_in_store(&self) -> bool {
-        matches!(self.in_store, Some((_, Some(_))))
+        let rule = self.decision.rule_index();
+        let in_store = self.in_store.as_ref();
+        in_store.is_some_and(|in_store| in_store.is_overridden(rule))
     }
 
-    /// Returns the limits that the store was asked for. Empty if no store decided.
-    pub fn limits(&self) -> &[Limit] {
-        let of_store = self.in_store.as_ref().and_then(|&(_, instead)| {
-            let active = self.decision.active()?;
-            Some(active.limits_of(instead))
-        });
-        of_store.unwrap_or(&[])
+    /// Returns the limits that the store was asked for: as
+    /// [`StoredDecision::limits`](crate::StoredDecision::limits).
+    pub fn limits(&self) -> impl Iterator<Item = StoredLimit<'_>> {
+        let policy = self.decision.policy();
+        self.in_store
+            .iter()
+            .flat_map(|in_store| in_store.limits(policy))
     }
 
     /// Returns when to retry, after a denial by a limit: as
     /// [`StoredDecision::retry`](crate::StoredDecision::retry).
     pub fn retry(&self) -> Option<Retry> {
-        let in_store = self.in_store().map(StoreDecision::retry);
-        self.with(|decision| in_store.unwrap_or_else(|| decision.retry()))
+        let in_store = self.in_store();
+        self.with(|decision| self.retry.or_else(|| decision.retry_with(in_store)))
     }
 
     /// Returns the decision alone.

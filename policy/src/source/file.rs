@@ -14,8 +14,8 @@ use std::hash::DefaultHasher;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::document::FileError;
 use crate::policy::Policy;
+use crate::problem::FileError;
 use crate::source::{RuleSource, Sourced};
 
 /// A policy file, as a source of a [`LivePolicy`](crate::LivePolicy). The caller polls it with

@@ -28,6 +28,31 @@ pub(crate) enum How<'a> {
     /// queue, it sets whether the request can wait.
     #[cfg(feature = "queue")]
     OrWait(&'a mut bool),
+    /// As `Hold` and `OrWait`.
+    #[cfg(feature = "queue")]
+    HoldOrWait(&'a mut Held, &'a mut bool),
+}
+
+impl How<'_> {
+    /// The same, and notes in `held` what is needed to return the permits.
+    pub(crate) fn holding<'a>(&'a mut self, held: &'a mut Held) -> How<'a> {
+        match self {
+            #[cfg(feature = "queue")]
+            Self::OrWait(can_wait) | Self::HoldOrWait(_, can_wait) => {
+                How::HoldOrWait(held, can_wait)
+            }
+            Self::Take | Self::Explain(_) | Self::Hold(_) => How::Hold(held),
+        }
+    }
+
+    /// Whether the request can wait, after a denial.
+    pub(crate) fn waits(&self) -> bool {
+        match self {
+            #[cfg(feature = "queue")]
+            Self::OrWait(can_wait) | Self::HoldOrWait(_, can_wait) => **can_wait,
+            Self::Take | Self::Explain(_) | Self::Hold(_) => false,
+        }
+    }
 }
 
 /// What a decision has seen of its limits.

@@ -36,7 +36,7 @@ use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, 
 use portcullis_core::queue::{ByAddress, LimitersByAddress, QueueKeys};
 use portcullis_core::{Denied, Limiter, Retry, Timestamp};
 
-use super::tell::Tell;
+use super::tell::{Held, Tell};
 use super::{Store, StoreDenied, Table, penalized};
 use crate::limit::{Limit, QueueOrder};
 use crate::timers::{MAX_WAITING, QueueTimer};
@@ -213,10 +213,7 @@ impl QueuedKey {
 
     fn look(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         let Self { store, at, .. } = self;
-        if let Some(by) = store.penalty_at(*at, now, n) {
-            return Err(by.denied);
-        }
-        (0..store.seats.len()).try_for_each(|limit| store.peek(*at, limit, now, n))
+        store.look(*at, now, n).map_err(|by| by.denied)
     }
 }
 
@@ -292,8 +289,9 @@ impl Store {
         })
     }
 
-    /// Takes `n` permits from each limit, or from none, for a request that can wait. After a denial
-    /// it sets whether the request can: then the denial is the one to report if it does not.
+    /// Takes `n` permits from each limit, or from none, for a request that can wait, and notes in
+    /// `held` what is needed to return them. After a denial it sets whether the request can: then
+    /// the denial is the one to report if it does not.
     #[inline(never)]
     pub(super) fn take_or_wait(
         &self,
@@ -301,15 +299,23 @@ impl Store {
         now: Timestamp,
         n: u32,
         can_wait: &mut bool,
+        held: Option<&mut Held>,
     ) -> Result<(), StoreDenied> {
         let Some(queue) = self.queue_of(at) else {
-            return self.take(at, now, n);
+            return match held {
+                Some(held) => self.take_held(at, now, n, true, held),
+                None => self.take(at, now, n),
+            };
         };
         if let Some(penalty) = self.penalty_at(at, now, n) {
             return Err(penalty);
         }
-        let by = match queue.in_turn(|| self.attempt(at, now, n)) {
-            Some(Ok(_)) => return Ok(()),
+        let take = || match held {
+            Some(held) => self.take_held(at, now, n, false, held),
+            None => self.attempt(at, now, n).map(|_| ()),
+        };
+        let by = match queue.in_turn(take) {
+            Some(Ok(())) => return Ok(()),
             Some(Err(by)) => self.may_wait(at, now, n, by).map(|()| by),
             None => Ok(self.behind_others(now, n)),
         };
@@ -362,7 +368,7 @@ impl Store {
         }
     }
 
-    fn penalize_after(&self, at: Address, now: Timestamp, by: StoreDenied) {
+    pub(crate) fn penalize_after(&self, at: Address, now: Timestamp, by: StoreDenied) {
         if let Denied::Exhausted { .. } = by.denied {
             self.penalize(at, now);
         }
@@ -380,12 +386,11 @@ impl Store {
         Ok(receipt.unwrap_or(Receipt::NONE))
     }
 
-    /// Whether one limit would grant `n` permits.
-    fn peek(&self, at: Address, limit: usize, now: Timestamp, n: u32) -> Result<(), Denied> {
-        if self.has_ended(at, limit) {
-            return Ok(());
-        }
-        self.with(at, limit, |key, nth| key.peek_nth(nth, now, n))
+    /// The denial of a request that is not to wait, because another limit would deny it at the end
+    /// anyway. `None` if no limit would, or if it could wait for that one as well.
+    pub(crate) fn denies_a_wait(&self, at: Address, now: Timestamp, n: u32) -> Option<StoreDenied> {
+        let by = self.look(at, now, n).err()?;
+        self.may_wait(at, now, n, by).err()
     }
 
     /// Whether a request that a limit denied can wait. If it cannot, returns by which limit it is

@@ -17,9 +17,9 @@ pub struct Notes {
     /// Whether requests are measured.
     #[cfg(feature = "metrics")]
     pub(crate) is_measured: bool,
-    /// The instruments of the rule that decided.
+    /// The instruments of the rules that an allowed request took from, or of the one that denied.
     #[cfg(feature = "metrics")]
-    pub(crate) instruments: Option<RuleMetrics>,
+    pub(crate) instruments: Vec<RuleMetrics>,
     /// The instruments of the rule in whose queue the request waits.
     #[cfg(all(feature = "metrics", feature = "queue"))]
     pub(crate) in_queue: Option<RuleMetrics>,
@@ -35,7 +35,7 @@ impl Notes {
             #[cfg(feature = "metrics")]
             is_measured: measures,
             #[cfg(feature = "metrics")]
-            instruments: None,
+            instruments: Vec::new(),
             #[cfg(all(feature = "metrics", feature = "queue"))]
             in_queue: None,
         }
@@ -84,14 +84,15 @@ impl Notes {
         let _ = (self, from, to);
     }
 
-    /// Notes the instruments of the limit that decided, if requests are measured. If several decide
+    /// Notes the instruments of the limits that decided, if requests are measured. If several decide
     /// in order, the last one that has instruments counts.
     #[cfg(feature = "metrics")]
-    pub fn measure(&mut self, instruments: impl FnOnce() -> Option<RuleMetrics>) {
-        if self.is_measured
-            && let Some(instruments) = instruments()
-        {
-            self.instruments = Some(instruments);
+    pub fn measure(&mut self, instruments: impl FnOnce() -> Vec<RuleMetrics>) {
+        if self.is_measured {
+            let instruments = instruments();
+            if !instruments.is_empty() {
+                self.instruments = instruments;
+            }
         }
     }
 }

@@ -80,8 +80,9 @@ impl<P: PolicyHandle> ByPolicy<P> {
         }
     }
 
-    /// Judges by the rules of another kind. To judge by those of several kinds, join one of these
-    /// for each kind with [`Decide::and`].
+    /// Judges by the rules of another kind. Rules of one kind add up if they are
+    /// [continuing](portcullis_policy::Rule::continuing). To judge by those of several kinds, join
+    /// one of these for each kind with [`Decide::and`].
     ///
     /// ```
     /// use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a reply states of the limits of a rule.
+//! What a reply states of the limits of the rules that a request is limited by.
 //!
 //! After a denial, only the limit that denied has its state stated: it has what it has until the
 //! request can be retried, so that `Retry-After` is not before the end of that time. Of the other
@@ -10,9 +10,7 @@ use core::time::Duration;
 use std::borrow::Cow;
 
 use portcullis_core::{Retry, Timestamp};
-#[cfg(feature = "queue")]
-use portcullis_counters::StoreDecision;
-use portcullis_policy::{Decision, ExplainedDecision, Kind, Limit, Outcome, Status};
+use portcullis_policy::{Decision, ExplainedDecision, Kind, Limit, Outcome, Rule, Status};
 #[cfg(feature = "queue")]
 use portcullis_policy::{OwnedStoredDecision, Policy};
 
@@ -27,6 +25,7 @@ pub(super) fn explained(
 ) {
     for each in decision.details() {
         let found = Found {
+            rule: each.rule,
             limit: each.limit,
             index: each.index,
             capacity: each.detail.capacity,
@@ -46,6 +45,7 @@ pub(super) fn present(
 ) {
     for status in decision.statuses() {
         let Status {
+            rule,
             limit,
             index,
             remaining,
@@ -53,6 +53,7 @@ pub(super) fn present(
             ..
         } = status;
         let found = Found {
+            rule,
             limit,
             index,
             capacity: limit.capacity(),
@@ -72,11 +73,14 @@ pub(super) fn stored<P: Deref<Target = Policy>>(
     decision: &OwnedStoredDecision<P>,
     stated: &mut Vec<Quota<'static>>,
 ) {
-    let left = decision.in_store().map_or(&[][..], StoreDecision::left);
-    for (index, (limit, left)) in decision.limits().iter().zip(left).enumerate() {
+    for each in decision.limits() {
+        let Some(left) = each.left else {
+            continue;
+        };
         let found = Found {
-            limit,
-            index,
+            rule: each.rule,
+            limit: each.limit,
+            index: each.index,
             capacity: left.capacity,
             available: left.available,
             reset: Retry::After(left.full_in),
@@ -87,6 +91,7 @@ pub(super) fn stored<P: Deref<Target = Policy>>(
 }
 
 struct Found<'p> {
+    rule: &'p Rule,
     limit: &'p Limit,
     index: usize,
     capacity: u64,
@@ -102,8 +107,11 @@ impl Found<'_> {
         decision: &Decision<'_>,
         retry: Option<Retry>,
     ) -> Option<Quota<'static>> {
-        let rule = decision.rule().filter(|rule| rule.has_headers())?;
+        let rule = Some(self.rule).filter(|rule| rule.has_headers())?;
         let name = policy_name(rule, self.index, self.limit);
+        let decides = decision
+            .rule()
+            .is_some_and(|rule| core::ptr::eq(rule, self.rule));
         let mut quota = Quota::new(self.capacity).named(Cow::Owned(name));
         quota = match (self.limit.period(), kind) {
             (None, _) => quota.unit(Unit::ConcurrentRequests),
@@ -114,7 +122,7 @@ impl Found<'_> {
             quota = quota.window(window);
         }
         let reset = match decision.outcome() {
-            Outcome::Denied { limit, .. } if limit == Some(self.index) => retry?,
+            Outcome::Denied { limit, .. } if decides && limit == Some(self.index) => retry?,
             Outcome::Denied { .. } => return Some(quota),
             _ => self.reset,
         };

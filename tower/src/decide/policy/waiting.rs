@@ -72,9 +72,7 @@ impl Asked {
         now: Timestamp,
         stored: &OwnedStoredDecision<P>,
     ) {
-        if stored.in_store().is_none() {
-            stored.with(|decision| self.notes.present(self.kind, now, decision));
-        }
+        stored.with(|decision| self.notes.present(self.kind, now, decision));
         // Without a decision of a store it states nothing.
         #[cfg(feature = "fields")]
         if let Some(quotas) = &mut self.notes.quotas {
@@ -126,8 +124,7 @@ impl<P: PolicyHandle> DecideOrWait for ByPolicy<P> {
                 let (is_overridden, when) = (stored.is_overridden_in_store(), stored.retry());
                 (stored.into_decision(), is_overridden, when)
             }
-            Ended::Answered(Err(error)) => {
-                asked.failed = Some(error);
+            Ended::Answered(Err(_)) => {
                 let now = self.policy.load().now();
                 return Err(self.replies.of_any().unavailable(now));
             }
@@ -175,9 +172,19 @@ impl<P: PolicyHandle> ByPolicy<P> {
                 let acquiring = acquiring.into_owned(P::share(policy));
                 Err(Waiting::Queue { acquiring })
             }
-            Acquired::Asks(asking) => Err(Waiting::Stores {
-                answer: Box::pin(asking.ask(P::share(policy))),
-            }),
+            Acquired::Asks(mut asking) => {
+                if let Some(denial) = asking.waits_for() {
+                    self.note_wait(policy, denial, &mut asked.notes);
+                    if let Some(most) = asked.wait_in_queue() {
+                        asking = asking.within(most);
+                    }
+                }
+                let passes = asked.passes.take();
+                let passes = move |error: &StoreError| passes.is_some_and(|passes| passes(error));
+                Err(Waiting::Stores {
+                    answer: Box::pin(asking.ask(P::share(policy), passes)),
+                })
+            }
         }
     }
 
@@ -187,7 +194,7 @@ impl<P: PolicyHandle> ByPolicy<P> {
         // The decision after the wait counts with its own instruments.
         #[cfg(feature = "metrics")]
         {
-            notes.in_queue = notes.instruments.take();
+            notes.in_queue = notes.instruments.pop();
         }
     }
 }

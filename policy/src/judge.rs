@@ -1,0 +1,137 @@
+//! Doubts about a file whose rules are valid: rules that do not do what their author may expect.
+//!
+//! A rule is never asked if an earlier one decides every request that it matches. Whether one
+//! matches all that another one does is compared condition by condition, and pattern by pattern: see
+//! [`Parsed::covers`]. A doubt is never wrong, and some are missed: those about several rules that
+//! only together match all requests of another one, and those beyond [`MAX_WORK`].
+
+use std::sync::Arc;
+
+use crate::conditions::Parsed;
+use crate::key::Text;
+use crate::path::PathRules;
+use crate::request::Kind;
+use crate::rule::{OnMissing, Rule};
+
+/// How many pairs of rules, and of patterns, are compared at most, so that no file is slow to read.
+const MAX_WORK: usize = 1 << 20;
+
+/// The header fields that identify a client by a secret, without hyphens.
+const CREDENTIALS: [&str; 8] = [
+    "authorization",
+    "proxyauthorization",
+    "cookie",
+    "apikey",
+    "xapikey",
+    "xauthtoken",
+    "xaccesstoken",
+    "xclientsecret",
+];
+
+/// A doubt about a setting of a rule, and the other rule that it is about.
+pub(crate) struct Doubt {
+    pub(crate) rule: Arc<str>,
+    pub(crate) setting: &'static str,
+    pub(crate) problem: String,
+    pub(crate) other: Option<Arc<str>>,
+}
+
+/// Judges valid rules that are in the order of their priority.
+pub(crate) fn judge<'r>(
+    rules: impl Iterator<Item = &'r Rule>,
+    path_rules: PathRules,
+) -> Vec<Doubt> {
+    let mut doubts = Vec::new();
+    let rules: Vec<&Rule> = rules.filter(|rule| rule.is_enabled).collect();
+    let all = rules.iter().map(|rule| &rule.conditions);
+    let parsed: Vec<Parsed> = all
+        .map(|one| one.parse(0, path_rules, &mut Vec::new()))
+        .collect();
+    let mut work = MAX_WORK;
+    for (index, rule) in rules.iter().enumerate() {
+        let mut doubt = |setting, problem: String, other: Option<&Rule>| {
+            doubts.push(Doubt {
+                rule: Arc::clone(&rule.name),
+                setting,
+                problem,
+                other: other.map(|other| Arc::clone(&other.name)),
+            });
+        };
+        let covers = |earlier: &usize| parsed[*earlier].covers(&parsed[index], &mut work);
+        let mut earlier = (0..index).filter(|&earlier| decides_all(rules[earlier]));
+        if !only_counts(rule)
+            && let Some(earlier) = earlier.find(covers)
+        {
+            let other = rules[earlier];
+            let problem = format!(
+                "this rule is never asked, because `{}` matches every request that it matches, and \
+                 decides it: add `continue = true` there to take from both, or give this one a \
+                 lower priority",
+                other.name()
+            );
+            doubt("name", problem, Some(other));
+        }
+        if !rule.key.is_shared() && rule.limits.is_empty() && rule.thresholds.is_empty() {
+            let problem = "has no effect without a limit: add a limit, or leave it out";
+            doubt("key", problem.into(), None);
+        }
+        if rule.on_missing == OnMissing::Share
+            && let Some(name) = credential(rule)
+        {
+            let problem = format!(
+                "all requests without `{name}` share the limits of one key, so that anybody can use \
+                 them up: deny or skip these requests"
+            );
+            doubt("on_missing", problem, None);
+        }
+        let is_first = !rules[..index]
+            .iter()
+            .any(|other| other.kind() == rule.kind());
+        if is_first && let Some(kind) = label(rule.kind()) {
+            let problem = format!(
+                "only a program that asks for the kind `{kind}` asks this rule: for limits that add \
+                 up, `continue = true` needs no kinds"
+            );
+            doubt("kind", problem, None);
+        }
+    }
+    doubts
+}
+
+/// Whether a rule decides each request that it matches, and leaves none to the rules after it.
+fn decides_all(rule: &Rule) -> bool {
+    let skips = rule.on_missing == OnMissing::Skip && !rule.key.is_shared();
+    !(rule.is_shadow || rule.is_continuing || skips || only_counts(rule))
+}
+
+/// Whether a rule has thresholds and no limits, so that it decides no request.
+fn only_counts(rule: &Rule) -> bool {
+    rule.limits.is_empty() && !rule.thresholds.is_empty()
+}
+
+/// The name of a header field of the key that is a credential.
+fn credential(rule: &Rule) -> Option<&str> {
+    let names = rule.key.texts().flat_map(|text| match text {
+        Text::Header(name) => core::slice::from_ref(name),
+        Text::FirstHeader(names) => names,
+        _ => &[],
+    });
+    let mut names = names.map(|name| &**name);
+    let is_credential = |name: &&str| {
+        let letters = name.bytes().filter(|&byte| byte != b'-' && byte != b'_');
+        let letters = letters.map(|byte| byte.to_ascii_lowercase());
+        CREDENTIALS
+            .iter()
+            .any(|known| known.bytes().eq(letters.clone()))
+    };
+    names.find(is_credential)
+}
+
+/// The name of a kind that says nothing about its rules.
+const fn label(kind: Kind) -> Option<&'static str> {
+    match kind {
+        Kind::Burst => Some("burst"),
+        Kind::Concurrency => Some("concurrency"),
+        _ => None,
+    }
+}
