@@ -375,7 +375,7 @@ fn document(context: &Context, selection: &str) -> Check {
 fn tests(context: &Context) -> Check {
     let all = "--workspace --exclude portcullis-core --exclude portcullis-explore --all-features";
     let mut cargo = context.cargo_test(all);
-    let servers = [Server::Etcd, Server::Nginx, Server::Redis];
+    let servers = [Server::Etcd, Server::Haproxy, Server::Nginx, Server::Redis];
     setup::provide_servers(context, &servers, &mut cargo);
     command::run_tests(&mut cargo)
 }

@@ -49,7 +49,7 @@ pub(crate) fn newest(context: &Context) -> Check {
     let mut test = cargo(context, &tree);
     test.words("test --locked --no-fail-fast --workspace --all-features");
     test.words("--exclude portcullis-core");
-    let servers = [Server::Etcd, Server::Nginx, Server::Redis];
+    let servers = [Server::Etcd, Server::Haproxy, Server::Nginx, Server::Redis];
     setup::provide_servers(context, &servers, &mut test);
     command::run_tests(test.arg("--target-dir").arg(tree.with_file_name("build")))
 }
