@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// Where proxies ask
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8787")]
     pub(crate) listen: SocketAddr,
+    /// Where Envoy asks, by gRPC without TLS. Default: nowhere
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) grpc: Option<SocketAddr>,
     /// Where operators ask: /metrics and /ready
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8788")]
     pub(crate) admin: SocketAddr,

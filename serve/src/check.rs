@@ -23,6 +23,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::counts::Counts;
+use crate::described;
 use crate::logs::Seldom;
 use crate::original::{self, ADDRESSES, PROXIES, Proxy};
 use crate::settings::Settings;
@@ -69,10 +70,14 @@ impl Checks {
         is_shadow: bool,
     ) -> Self {
         let sees = Arc::clone(counts);
-        let judge = ByPolicy::new(policy.clone()).watched(move |seen| sees.decided(seen));
+        let judge = ByPolicy::new(policy.clone())
+            .properties(described::property)
+            .tier(described::tier)
+            .watched(move |seen| sees.decided(seen));
         let proxies = settings.trusted.iter().copied();
         let addresses = proxies.fold(ForwardedFor::field(ADDRESSES), ForwardedFor::trust);
         let layer = RateLimitLayer::builder(judge)
+            .cost(described::cost)
             .forwarded(addresses)
             .fields(settings.fields.generation())
             .waiting_at_most(settings.wait)
@@ -92,7 +97,6 @@ impl Checks {
         path: &str,
         headers: HeaderMap,
     ) -> Response<Full<Bytes>> {
-        let begun = Instant::now();
         let name = path.strip_prefix(PATH);
         let found = PROXIES.iter().position(|proxy| Some(proxy.name) == name);
         let Some(index) = found else {
@@ -109,17 +113,29 @@ impl Checks {
             }
         };
         request.extensions_mut().insert(PeerAddress(peer));
-        // `Pass` is always ready.
-        let Ok(response) = self.limited.clone().call(request).await;
-        let (head, body) = response.into_parts();
-        let Ok(body) = body.collect().await;
-        let mut response = Response::from_parts(head, Full::new(body.to_bytes()));
-        self.counts
-            .answered(index, response.status(), begun.elapsed());
+        let mut response = self.decide(index, request).await.map(Full::new);
         if !response.status().is_success() {
             self.shape(proxy, &mut response);
         }
         response
+    }
+
+    /// Decides a request, whose address is in its extensions, and counts the answer.
+    pub(crate) async fn decide(&self, asker: usize, request: Request<()>) -> Response<Bytes> {
+        let begun = Instant::now();
+        // `Pass` is always ready.
+        let Ok(response) = self.limited.clone().call(request).await;
+        let (head, body) = response.into_parts();
+        let Ok(body) = body.collect().await;
+        let response = Response::from_parts(head, body.to_bytes());
+        self.counts
+            .answered(asker, response.status(), begun.elapsed());
+        response
+    }
+
+    /// Whether requests pass in spite of denials.
+    pub(crate) fn is_shadow(&self) -> bool {
+        self.is_shadow
     }
 
     /// Gives a denial the form that the proxy understands, or lets the request pass in spite of it.

@@ -23,7 +23,7 @@ use portcullis_policy::{
 };
 use portcullis_tower::Watched;
 
-use crate::original::PROXIES;
+use crate::original::askers;
 
 /// What a rule answered: the rule, the answer, and the limit that denied.
 pub(crate) type Answered = (String, &'static str, String);
@@ -133,7 +133,7 @@ impl OfPolicy {
 impl Counts {
     pub(crate) fn new(live: LivePolicy) -> Self {
         let counts = || (0..).map(|_| AtomicU64::new(0));
-        let answers = PROXIES.iter().map(|_| Answers {
+        let answers = askers().map(|_| Answers {
             by_status: counts().take(STATUSES.len()).collect(),
             by_time: [const { AtomicU64::new(0) }; MICROS.len() + 1],
             micros: AtomicU64::new(0),

@@ -4,7 +4,7 @@ use core::fmt::{self, Display, Write as _};
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counts::{Counts, MICROS};
-use crate::original::PROXIES;
+use crate::original::askers;
 use crate::stores::StoreState;
 
 /// The header `Content-Type` of the text.
@@ -101,15 +101,15 @@ fn answers(text: &mut Text, counts: &Counts) {
         "counter",
         "Checks, by the proxy and the status of the decision.",
     );
-    for (index, proxy) in PROXIES.iter().enumerate() {
+    for (index, proxy) in askers().enumerate() {
         for (status, count) in counts.statuses(index) {
-            let labels = [("proxy", proxy.name), ("status", &status.to_string())];
+            let labels = [("proxy", proxy), ("status", &status.to_string())];
             text.sample(name, &labels, count);
         }
     }
     let name = "portcullis_check_duration_seconds";
     text.metric(name, "histogram", "The time from a check to its answer.");
-    for (index, proxy) in PROXIES.iter().enumerate() {
+    for (index, proxy) in askers().enumerate() {
         let times = counts.times(index);
         let total: u64 = times.by_time.iter().sum();
         if total == 0 {
@@ -118,10 +118,10 @@ fn answers(text: &mut Text, counts: &Counts) {
         let mut below = 0;
         for (bound, count) in MICROS.iter().zip(times.by_time) {
             below += count;
-            let labels = [("proxy", proxy.name), ("le", &Seconds(*bound).to_string())];
+            let labels = [("proxy", proxy), ("le", &Seconds(*bound).to_string())];
             text.sample(&format!("{name}_bucket"), &labels, below);
         }
-        let labels = [("proxy", proxy.name), ("le", "+Inf")];
+        let labels = [("proxy", proxy), ("le", "+Inf")];
         text.sample(&format!("{name}_bucket"), &labels, total);
         let labels = &labels[..1];
         text.sample(&format!("{name}_sum"), labels, Seconds(times.micros));

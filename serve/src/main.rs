@@ -1,10 +1,11 @@
 //! The program `portcullis-serve`: proxies ask it whether a request may pass.
 //!
 //! ```text
-//! nginx, HAProxy, Traefik, Caddy
-//!        |  a check: a request that describes another one
-//!        v
-//! server ---> check ---> original: the request that the check is about
+//! nginx, HAProxy, Traefik, Caddy           Envoy
+//!        |  a check: a request that         |  descriptors of a request
+//!        |  describes another one           |
+//!        v                                  v
+//! server ---> check ---> original,        envoy: the request that the question is about
 //!                |
 //!                +-----> the layer of portcullis-tower, by the policy in force
 //!                |            |
@@ -23,6 +24,8 @@
 //! | [`stores`] | the counter stores that these settings describe |
 //! | [`original`] | from a check to the request that it is about |
 //! | [`check`] | answers checks |
+//! | [`described`] | what is known of a request besides its head |
+//! | [`envoy`] | Envoy's rate limit service: its messages, and the requests that they are about |
 //! | [`counts`] | counts of what was decided and answered |
 //! | [`exposition`] | the counts as text for Prometheus |
 //! | [`admin`] | what operators ask: readiness and metrics |
@@ -35,6 +38,8 @@ mod admin;
 mod args;
 mod check;
 mod counts;
+mod described;
+mod envoy;
 mod exposition;
 mod logs;
 mod original;

@@ -4,10 +4,11 @@
 //! the proxy describes the request. The client chooses the former, so a field of the proxy must not
 //! be one that the proxy leaves as the client sent it:
 //!
-//! - **The path of the check names the proxy**, and with it the fields that count. The client has no
-//!   part in it. If fields of any proxy counted, a client behind nginx could send those of Traefik.
-//! - **All fields must be there, each once.** A proxy that is not set up to send one of them gets an
-//!   error for its first request, and not first for that of a client who sends the field.
+//! - **The path of the check names the proxy**, and with it the fields that count. The client has
+//!   no part in it. If fields of any proxy counted, a client behind nginx could send those of
+//!   Traefik.
+//! - **All fields must be there, each once.** A proxy that is not set up to send one of them gets
+//!   an error for its first request, and not first for that of a client who sends the field.
 //! - **The address is the last one of `X-Forwarded-For`** that is no trusted proxy, as
 //!   [`ForwardedFor`](portcullis_tower::ForwardedFor) finds it: what a client sends there is before
 //!   what its proxy adds.
@@ -65,6 +66,14 @@ pub(crate) static PROXIES: [Proxy; 4] = [
     Proxy::forwarded("traefik"),
     Proxy::forwarded("caddy"),
 ];
+
+/// The number of Envoy among those who ask, after the [`PROXIES`]: it does not ask by HTTP/1.
+pub(crate) const ENVOY: usize = PROXIES.len();
+
+/// The names of all who ask.
+pub(crate) fn askers() -> impl Iterator<Item = &'static str> {
+    PROXIES.iter().map(|proxy| proxy.name).chain(["envoy"])
+}
 
 /// Where a proxy names the addresses of the client and of the proxies before it.
 pub(crate) const ADDRESSES: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -124,7 +133,7 @@ fn only(headers: &mut HeaderMap, name: &HeaderName) -> Result<HeaderValue, Malfo
 /// The target of a request: a path with or without a query, or `*`. Proxies pass on characters that
 /// a URI must encode, such as `^` or a letter that is not ASCII. They are encoded here, which no
 /// rule for paths tells apart.
-fn uri(target: &[u8]) -> Option<Uri> {
+pub(crate) fn uri(target: &[u8]) -> Option<Uri> {
     if !target.starts_with(b"/") && target != b"*" {
         return None;
     }

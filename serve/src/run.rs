@@ -7,18 +7,22 @@ use core::time::Duration;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
+use http::Request;
+use hyper::body::Incoming;
 use portcullis_policy::{FileSource, LivePolicy, Policy, Stores};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::sleep;
+use tracing::field::display;
 
 use crate::admin::Admin;
 use crate::args::Args;
 use crate::check::Checks;
 use crate::counts::{Connected, Counts};
+use crate::envoy::Envoy;
 use crate::logs::Seldom;
-use crate::server::{Bounds, serve};
+use crate::server::{Bounds, Protocol, serve};
 use crate::settings::Settings;
 use crate::{reload, stores};
 
@@ -29,6 +33,7 @@ const IDLE: Duration = Duration::from_secs(150);
 
 /// The bounds for operators.
 const OF_ADMIN: Bounds = Bounds {
+    protocol: Protocol::Http1,
     connections: 64,
     head: Duration::from_secs(10),
 };
@@ -71,45 +76,28 @@ async fn started(args: &Args, settings: Settings) -> Result<(), String> {
         stores: states,
         is_ready: AtomicBool::new(true),
     });
-    let (listener, listen) = bind(args.listen).await?;
-    let (of_admin, admin_at) = bind(args.admin).await?;
     let signals = Signals::new()?;
-    let rules = live.load().rules().len();
-    tracing::info!(%listen, admin = %admin_at, rules, shadow = args.shadow, "checks are answered");
+    let listeners = Listeners::bind(args).await?;
+    listeners.tell(args, live.load().rules().len());
 
     let (stop, stops) = watch::channel(false);
     let (stop_admin, admin_stops) = watch::channel(false);
     let (reread, rereads) = mpsc::channel();
-    let settings = Arc::new(settings);
     {
-        let (settings, counts) = (Arc::clone(&settings), Arc::clone(&counts));
-        let poll = args.poll;
+        let (settings, counts, poll) = (settings.clone(), Arc::clone(&counts), args.poll);
         thread::spawn(move || reload::run(file, &settings, &counts, poll, &rereads));
     }
-    let answers = Arc::clone(&admin);
-    tokio::spawn(serve(
-        of_admin,
-        OF_ADMIN,
-        admin_stops,
-        |_| Some(()),
-        move |_, request| {
-            let response = answers.answer(&request);
-            async { response }
-        },
-    ));
-    let bounds = Bounds {
+    let operators = serve_operators(listeners.admin.0, admin_stops, Arc::clone(&admin));
+    let operators = tokio::spawn(operators);
+    let peers = Peers {
+        settings: Arc::new(settings),
+        counts,
+        checks,
         connections: args.connections,
-        head: IDLE,
+        stops,
     };
-    let admits = admits(settings, counts);
-    let checking = serve(listener, bounds, stops, admits, move |peer, request| {
-        let checks = Arc::clone(&checks);
-        async move {
-            let (head, _) = request.into_parts();
-            let (path, headers) = (head.uri.path(), head.headers);
-            checks.answer(peer.ip(), path, headers).await
-        }
-    });
+    let checking = peers.clone().serve_checks(listeners.checks.0);
+    let answering = peers.serve_envoy(listeners.envoy.map(|(listener, _)| listener));
     let stopping = async {
         signals.wait(&reread).await;
         tracing::info!("stopping");
@@ -117,13 +105,107 @@ async fn started(args: &Args, settings: Settings) -> Result<(), String> {
         sleep(args.drain).await;
         let _ = stop.send(true);
     };
-    tokio::join!(checking, stopping);
+    tokio::join!(checking, answering, stopping);
     let _ = stop_admin.send(true);
+    let _ = operators.await;
     Ok(())
 }
 
+/// A listener, and its address with the port.
+type Bound = (TcpListener, SocketAddr);
+
+/// All that the program listens to.
+struct Listeners {
+    checks: Bound,
+    envoy: Option<Bound>,
+    admin: Bound,
+}
+
+impl Listeners {
+    async fn bind(args: &Args) -> Result<Self, String> {
+        Ok(Self {
+            checks: bind(args.listen).await?,
+            envoy: match args.grpc {
+                Some(address) => Some(bind(address).await?),
+                None => None,
+            },
+            admin: bind(args.admin).await?,
+        })
+    }
+
+    /// Writes where the program listens, and what it does.
+    fn tell(&self, args: &Args, rules: usize) {
+        let grpc = self.envoy.as_ref().map(|(_, address)| display(address));
+        tracing::info!(
+            listen = %self.checks.1,
+            grpc,
+            admin = %self.admin.1,
+            rules,
+            shadow = args.shadow,
+            "checks are answered"
+        );
+    }
+}
+
+/// Answers operators.
+async fn serve_operators(listener: TcpListener, stops: watch::Receiver<bool>, admin: Arc<Admin>) {
+    let answer = move |_, request| {
+        let response = admin.answer(&request);
+        async { response }
+    };
+    serve(listener, OF_ADMIN, stops, |_| Some(()), answer).await;
+}
+
+/// What proxies are answered with.
+#[derive(Clone)]
+struct Peers {
+    settings: Arc<Settings>,
+    counts: Arc<Counts>,
+    checks: Arc<Checks>,
+    connections: u16,
+    stops: watch::Receiver<bool>,
+}
+
+impl Peers {
+    const fn bounds(&self, protocol: Protocol) -> Bounds {
+        Bounds {
+            protocol,
+            connections: self.connections,
+            head: IDLE,
+        }
+    }
+
+    async fn serve_checks(self, listener: TcpListener) {
+        let bounds = self.bounds(Protocol::Http1);
+        let admits = admits(self.settings, self.counts);
+        let answer = move |peer: SocketAddr, request: Request<Incoming>| {
+            let checks = Arc::clone(&self.checks);
+            async move {
+                let (head, _) = request.into_parts();
+                let (path, headers) = (head.uri.path(), head.headers);
+                checks.answer(peer.ip(), path, headers).await
+            }
+        };
+        serve(listener, bounds, self.stops, admits, answer).await;
+    }
+
+    async fn serve_envoy(self, listener: Option<TcpListener>) {
+        let Some(listener) = listener else {
+            return;
+        };
+        let bounds = self.bounds(Protocol::Http2);
+        let envoy = Envoy {
+            checks: self.checks,
+            names: Arc::new(self.settings.envoy.clone()),
+        };
+        let admits = admits(self.settings, self.counts);
+        let answer = move |_, request| envoy.clone().call(request);
+        serve(listener, bounds, self.stops, admits, answer).await;
+    }
+}
+
 /// Binds an address, and returns the address with its port.
-async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), String> {
+async fn bind(address: SocketAddr) -> Result<Bound, String> {
     let listener = TcpListener::bind(address).await;
     let bound = listener.and_then(|listener| {
         let address = listener.local_addr()?;

@@ -6,24 +6,27 @@
 //! | who may connect to ask for checks | the trusted networks; others are closed at once |
 //! | the head of a request | 64 KiB, or what one read brings beyond, and 100 fields; more is answered with 431 |
 //! | the time until a head has arrived, on a connection that is kept too | [`Bounds::head`] |
+//! | requests at once on a connection of HTTP/2, and the bytes of its header fields | [`STREAMS`], [`HEADER_LIST`] |
+//! | the time without a sign of life of a peer of HTTP/2 | [`Bounds::head`] and [`ALIVE`] |
 //! | the time for the last answers when the program stops | [`GRACE`] |
 //!
 //! Bodies of checks are not read.
 
 use core::convert::Infallible;
+use core::error::Error;
 use core::net::SocketAddr;
-use core::pin::pin;
+use core::pin::{Pin, pin};
 use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::Full;
+use http_body::Body;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
@@ -31,22 +34,40 @@ use tokio::time::{sleep, timeout};
 /// The most bytes of a head. It may have the cookies of a client, of which nginx takes 32 KiB.
 const HEAD_BYTES: usize = 64 * 1024;
 
+/// The most bytes of the header fields of a request of HTTP/2, which asks by its body.
+const HEADER_LIST: u32 = 16 * 1024;
+
+/// The most requests at once on a connection of HTTP/2.
+const STREAMS: u32 = 256;
+
+/// How long a peer of HTTP/2 may take to show that it is still there.
+const ALIVE: Duration = Duration::from_secs(10);
+
 /// How long the answers that are under way may take when the program stops.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// The protocol of a listener.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Protocol {
+    Http1,
+    /// Without TLS, as gRPC has it on a host.
+    Http2,
+}
 
 /// The bounds of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
+    pub(crate) protocol: Protocol,
     /// The most connections at once.
     pub(crate) connections: u16,
     /// How long a head may take to arrive, from the end of the reply before it on.
     pub(crate) head: Duration,
 }
 
-/// Answers requests of HTTP/1, until `stop` says so and the last answers are sent.
+/// Answers requests, until `stop` says so and the last answers are sent.
 ///
 /// `admits` says whether a peer may connect. What it returns is kept as long as the connection.
-pub(crate) async fn serve<A, G, H, F>(
+pub(crate) async fn serve<A, G, H, F, B>(
     listener: TcpListener,
     bounds: Bounds,
     mut stop: watch::Receiver<bool>,
@@ -56,7 +77,8 @@ pub(crate) async fn serve<A, G, H, F>(
     A: Fn(SocketAddr) -> Option<G>,
     G: Send + 'static,
     H: Fn(SocketAddr, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     let most = u32::from(bounds.connections);
     let permits = Arc::new(Semaphore::new(usize::from(bounds.connections)));
@@ -110,30 +132,62 @@ fn is_of_peer(error: &io::Error) -> bool {
     )
 }
 
-async fn connection<H, F>(
+async fn connection<H, F, B>(
     stream: TcpStream,
     bounds: Bounds,
-    mut stop: watch::Receiver<bool>,
+    stop: watch::Receiver<bool>,
     handler: H,
 ) where
     H: Fn(Request<Incoming>) -> F,
-    F: Future<Output = Response<Full<Bytes>>>,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     let service = service_fn(|request| {
         let answer = handler(request);
         async { Ok::<_, Infallible>(answer.await) }
     });
-    // Without an answer on the way, the time for a head bounds the connection too.
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(bounds.head)
-        .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
+    match bounds.protocol {
+        Protocol::Http1 => {
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(bounds.head)
+                .max_buf_size(HEAD_BYTES)
+                .serve_connection(TokioIo::new(stream), service);
+            until_stopped(connection, stop, |connection| {
+                connection.graceful_shutdown();
+            })
+            .await;
+        }
+        Protocol::Http2 => {
+            if timeout(bounds.head, stream.readable()).await.is_err() {
+                return;
+            }
+            let connection = http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(STREAMS)
+                .max_header_list_size(HEADER_LIST)
+                .keep_alive_interval(bounds.head)
+                .keep_alive_timeout(ALIVE)
+                .serve_connection(TokioIo::new(stream), service);
+            until_stopped(connection, stop, |connection| {
+                connection.graceful_shutdown();
+            })
+            .await;
+        }
+    }
+}
+
+/// Serves a connection. After `stop`, only the requests that are under way.
+async fn until_stopped<C: Future>(
+    connection: C,
+    mut stop: watch::Receiver<bool>,
+    stops: impl FnOnce(Pin<&mut C>),
+) {
     let mut connection = pin!(connection);
     // An error is one of the peer: it went away, or sent no request.
     tokio::select! {
         _ = connection.as_mut() => return,
-        _ = stop.wait_for(|&stops| stops) => connection.as_mut().graceful_shutdown(),
+        _ = stop.wait_for(|&stops| stops) => stops(connection.as_mut()),
     }
     let _ = connection.await;
 }
@@ -142,6 +196,7 @@ async fn connection<H, F>(
 mod tests {
     use core::net::Ipv4Addr;
 
+    use http_body_util::Full;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -151,6 +206,7 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let bounds = Bounds {
+            protocol: Protocol::Http1,
             connections: 1,
             head: Duration::from_millis(100),
         };

@@ -28,6 +28,33 @@ pub(crate) struct Settings {
     pub(crate) wait: Duration,
     /// The counter stores, by the names that the file has in `stores`.
     pub(crate) stores: BTreeMap<String, StoreSettings>,
+    /// Which entries of Envoy's descriptors are parts of a request.
+    pub(crate) envoy: EnvoySettings,
+}
+
+/// The keys of the entries of Envoy's descriptors that are parts of a request.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct EnvoySettings {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) host: String,
+    pub(crate) address: String,
+    pub(crate) tier: String,
+}
+
+impl Default for EnvoySettings {
+    fn default() -> Self {
+        let [method, path, host, address, tier] =
+            ["method", "path", "host", "remote_address", "tier"].map(Into::into);
+        Self {
+            method,
+            path,
+            host,
+            address,
+            tier,
+        }
+    }
 }
 
 /// The generations of header fields.
@@ -126,6 +153,7 @@ impl Default for Settings {
             fields: Fields::Draft11,
             wait: Duration::from_secs(1),
             stores: BTreeMap::new(),
+            envoy: EnvoySettings::default(),
         }
     }
 }

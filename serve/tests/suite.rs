@@ -10,6 +10,9 @@ mod bounds;
 #[path = "checks.rs"]
 mod checks;
 
+#[path = "envoy.rs"]
+mod envoy;
+
 #[path = "haproxy.rs"]
 mod haproxy;
 

@@ -9,6 +9,7 @@ use crate::each_feature;
 use crate::examples;
 use crate::firmware;
 use crate::firmware_cost;
+use crate::grpc;
 use crate::hot_paths;
 use crate::house;
 use crate::manifest;
@@ -377,6 +378,7 @@ fn tests(context: &Context) -> Check {
     let mut cargo = context.cargo_test(all);
     let servers = [Server::Etcd, Server::Haproxy, Server::Nginx, Server::Redis];
     setup::provide_servers(context, &servers, &mut cargo);
+    grpc::provide(context, &mut cargo);
     command::run_tests(&mut cargo)
 }
 

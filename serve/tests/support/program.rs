@@ -42,6 +42,8 @@ pub(crate) struct Program {
     /// Where proxies ask.
     pub(crate) listen: SocketAddr,
     pub(crate) admin: SocketAddr,
+    /// Where Envoy asks.
+    pub(crate) grpc: Option<SocketAddr>,
 }
 
 pub(crate) fn command(file: &Path, arguments: &[&str]) -> Command {
@@ -64,7 +66,7 @@ impl Program {
         thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let event = serde_json::from_str(&line);
-                let event = event.unwrap_or_else(|_| Value::String(line));
+                let event = event.unwrap_or(Value::String(line));
                 if events.send(event).is_err() {
                     return;
                 }
@@ -76,10 +78,13 @@ impl Program {
             file,
             listen: SocketAddr::from(([0; 4], 0)),
             admin: SocketAddr::from(([0; 4], 0)),
+            grpc: None,
         };
         let started = program.event("checks are answered");
-        let address = |name: &str| started[name].as_str().expect(name).parse().expect(name);
-        (program.listen, program.admin) = (address("listen"), address("admin"));
+        let address = |name: &str| Some(started[name].as_str()?.parse().expect(name));
+        program.listen = address("listen").expect("an address");
+        program.admin = address("admin").expect("an address");
+        program.grpc = address("grpc");
         program
     }
 

@@ -41,9 +41,9 @@ pub(crate) const POLICY: &str = "
 pub(crate) struct Recorded {
     pub(crate) method: &'static str,
     pub(crate) target: &'static str,
-    host: &'static str,
-    client: String,
-    key: String,
+    pub(crate) host: &'static str,
+    pub(crate) client: String,
+    pub(crate) key: String,
 }
 
 /// One of several, by the bits of a number that are not used yet.
