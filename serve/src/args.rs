@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Where Envoy asks, by gRPC without TLS. Default: nowhere
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) grpc: Option<SocketAddr>,
-    /// Where operators ask: /metrics and /ready
+    /// Where operators ask: the page at /, /metrics and /ready
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8788")]
     pub(crate) admin: SocketAddr,
     /// Lets every request pass, and only counts and logs what the rules decide

@@ -14,8 +14,8 @@ use core::ptr;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
-use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use http::StatusCode;
 use portcullis_policy::{
@@ -36,6 +36,9 @@ pub(crate) const MICROS: [u64; 12] = [
 /// The first and the last status of HTTP that is counted.
 const STATUSES: core::ops::Range<u16> = 200..600;
 
+/// The number of samples: one more than the seconds over which rates are averaged.
+const SAMPLES: usize = 11;
+
 /// Counts of one policy.
 struct OfPolicy {
     policy: SharedPolicy,
@@ -49,6 +52,8 @@ pub(crate) struct Counts {
     live: LivePolicy,
     log: DecisionLog,
     policies: RwLock<Policies>,
+    /// What the rules had answered at each of the last seconds: the newest first.
+    samples: Mutex<VecDeque<BTreeMap<Answered, u64>>>,
     answers: Box<[Answers]>,
     malformed: AtomicU64,
     untrusted: AtomicU64,
@@ -140,6 +145,7 @@ impl Counts {
         });
         Self {
             policies: RwLock::new(Policies::default()),
+            samples: Mutex::new(VecDeque::new()),
             live,
             log: DecisionLog::new(),
             answers: answers.collect(),
@@ -248,6 +254,45 @@ impl Counts {
         }
         sums.retain(|(rule, _, _), _| rule.is_empty() || in_force.rule(rule).is_some());
         sums
+    }
+
+    /// Notes what the rules have answered by now. To be called once a second.
+    pub(crate) fn sample(&self) {
+        let decisions = self.decisions();
+        let samples = self.samples.lock();
+        let mut samples = samples.unwrap_or_else(PoisonError::into_inner);
+        samples.push_front(decisions);
+        samples.truncate(SAMPLES);
+    }
+
+    /// What the rules answer per second, on average over the last seconds.
+    pub(crate) fn rates(&self) -> BTreeMap<Answered, f64> {
+        let samples = self.samples.lock();
+        let samples = samples.unwrap_or_else(PoisonError::into_inner);
+        let (Some(newest), Some(oldest)) = (samples.front(), samples.back()) else {
+            return BTreeMap::new();
+        };
+        let seconds = u32::try_from(samples.len() - 1).unwrap_or(u32::MAX).max(1);
+        let rate = |(answered, count): (&Answered, &u64)| {
+            let before = oldest.get(answered).copied().unwrap_or(0);
+            let more = u32::try_from(count.saturating_sub(before)).unwrap_or(u32::MAX);
+            (answered.clone(), f64::from(more) / f64::from(seconds))
+        };
+        newest.iter().map(rate).collect()
+    }
+
+    /// The keys that the policy in force has denied most often: the rule, the key, how often.
+    pub(crate) fn most_denied(&self, n: usize) -> Vec<(String, String, u64)> {
+        let Some(of) = self.of(&self.live.load()) else {
+            return Vec::new();
+        };
+        let denied = of.statistics.most_denied(n).into_iter();
+        let named = denied.map(|denied| {
+            let rule = denied.rule.and_then(|index| of.policy.rules().nth(index));
+            let rule = rule.map_or("", Rule::name).to_owned();
+            (rule, denied.text, denied.count)
+        });
+        named.collect()
     }
 
     /// How often a proxy was answered with each status, without those that it never was.

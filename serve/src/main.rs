@@ -28,7 +28,8 @@
 //! | [`envoy`] | Envoy's rate limit service: its messages, and the requests that they are about |
 //! | [`counts`] | counts of what was decided and answered |
 //! | [`exposition`] | the counts as text for Prometheus |
-//! | [`admin`] | what operators ask: readiness and metrics |
+//! | [`admin`] | what operators ask: readiness, metrics and the page |
+//! | [`page`] | who is throttled, and what would happen to a request, as HTML |
 //! | [`server`] | connections, and their bounds |
 //! | [`reload`] | reads the policy file again |
 //! | [`run`] | from the start of the program to its end |
@@ -43,6 +44,7 @@ mod envoy;
 mod exposition;
 mod logs;
 mod original;
+mod page;
 mod reload;
 mod run;
 mod server;

@@ -13,7 +13,7 @@ use portcullis_policy::{FileSource, LivePolicy, Policy, Stores};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{interval, sleep};
 use tracing::field::display;
 
 use crate::admin::Admin;
@@ -98,6 +98,14 @@ async fn started(args: &Args, settings: Settings) -> Result<(), String> {
     };
     let checking = peers.clone().serve_checks(listeners.checks.0);
     let answering = peers.serve_envoy(listeners.envoy.map(|(listener, _)| listener));
+    let sampled = Arc::clone(&admin);
+    let sampling = tokio::spawn(async move {
+        let mut seconds = interval(Duration::from_secs(1));
+        loop {
+            seconds.tick().await;
+            sampled.counts.sample();
+        }
+    });
     let stopping = async {
         signals.wait(&reread).await;
         tracing::info!("stopping");
@@ -108,6 +116,7 @@ async fn started(args: &Args, settings: Settings) -> Result<(), String> {
     tokio::join!(checking, answering, stopping);
     let _ = stop_admin.send(true);
     let _ = operators.await;
+    sampling.abort();
     Ok(())
 }
 

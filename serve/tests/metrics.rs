@@ -6,7 +6,7 @@ mod client;
 mod program;
 
 use client::ask;
-use program::Program;
+use program::{Program, until};
 
 fn check(program: &Program, target: &str) -> u16 {
     let headers = [
@@ -121,7 +121,87 @@ fn metrics_are_in_the_format_of_prometheus() {
             }
         }
     }
-    for wrong in ["GET /", "POST /metrics"] {
+    for wrong in ["GET /other", "POST /metrics", "POST /"] {
         assert!(ask(program.admin, wrong, &[]).status >= 400);
     }
+}
+
+#[test]
+fn the_page_shows_who_is_denied_and_what_would_happen_and_escapes_all_text() {
+    let policy = "
+        [[rules]]
+        name = '<script>rule</script>'
+        key = ['header:X-Api-Key']
+        limits = ['2/d']
+    ";
+    let program = Program::start("page", policy, &[]);
+    let check = |key: &str| {
+        let headers = [
+            ("X-Original-Method", "GET"),
+            ("X-Original-URI", "/"),
+            ("X-Original-Host", "shop.example"),
+            ("X-Forwarded-For", "192.0.2.7"),
+            ("X-Api-Key", key),
+        ];
+        ask(program.listen, "GET /check/haproxy", &headers).status
+    };
+    let key = "<img src=x onerror='a'>\"&";
+    assert_eq!([check(key), check(key), check(key)], [200, 200, 429]);
+    let here = [("Host", "127.0.0.1:8788")];
+    let page = |target: &str| ask(program.admin, &format!("GET {target}"), &here);
+
+    let whole = page("/");
+    assert_eq!(
+        whole.header("content-type"),
+        Some("text/html; charset=utf-8")
+    );
+    let security = whole.header("content-security-policy").unwrap();
+    assert!(security.starts_with("default-src 'none';"), "{security}");
+    let escaped = "&lt;img src=x onerror=&#39;a&#39;&gt;&quot;&amp;";
+    for page in [&whole.body, &page("/live").body] {
+        assert!(page.contains("&lt;script&gt;rule&lt;/script&gt;"), "{page}");
+        let row = format!("<td class=\"k\">{escaped}</td>");
+        assert!(page.contains(&row), "{page}");
+        assert!(
+            !page.contains("<script>rule") && !page.contains("<img"),
+            "{page}"
+        );
+        // Nothing is loaded from elsewhere.
+        assert!(!page.contains("//"), "{page}");
+    }
+
+    // What the key of a request has left. To ask takes nothing.
+    for _ in 0..3 {
+        let other = page("/?method=GET&path=%2F&fields=X-Api-Key%3A+b%0D%0AX%3A+%3Cb%3E").body;
+        assert!(other.contains("allowed; 2/86400s: 2 left"), "{other}");
+        assert!(other.contains("X: &lt;b&gt;</textarea>"), "{other}");
+    }
+    let query = "/?path=/&fields=X-Api-Key%3A+%3Cimg+src%3Dx+onerror%3D%27a%27%3E%22%26";
+    let denied = page(query).body;
+    assert!(
+        denied.contains("denied; 2/86400s: 0 left, again in 43"),
+        "{denied}"
+    );
+    assert!(
+        page("/?path=/&address=nowhere")
+            .body
+            .contains("The address is not valid.")
+    );
+
+    // A name that somebody else gave this address shows nothing.
+    for (host, status) in [
+        ("localhost:1", 200),
+        ("[::1]:1", 200),
+        ("evil.example:8788", 403),
+        ("127.0.0.1.evil.example", 403),
+    ] {
+        let reply = ask(program.admin, "GET /live", &[("Host", host)]);
+        assert_eq!(reply.status, status, "{host}");
+    }
+
+    // The rate of denials, over the last seconds.
+    until(|| {
+        assert_eq!(check(key), 429);
+        page("/live").body.contains("<td class=\"n bad\">")
+    });
 }
