@@ -499,6 +499,10 @@ fn soak(context: &Context) -> Check {
     );
     http.env("PORTCULLIS_SOAK_CASES", "1000000");
     setup::provide_servers(context, &[Server::Nginx], &mut http);
+    let mut served = test("--release --package portcullis-serve --test load");
+    served.words("-- --include-ignored --nocapture --test-threads=1");
+    served.env("PORTCULLIS_SOAK_CASES", "10000000");
+    setup::provide_servers(context, &[Server::Nginx], &mut served);
     let mut thorough = models(context);
     thorough.env("PORTCULLIS_THOROUGH", "1");
     let mut runs = [
@@ -511,6 +515,7 @@ fn soak(context: &Context) -> Check {
         policies,
         counters,
         http,
+        served,
         ignored(test("--release --package portcullis-shm --tests")),
         ignored(test(
             "--release --package portcullis-counters --features shm --test shared",

@@ -123,6 +123,17 @@ impl Program {
         self.child.wait().expect("it ends")
     }
 
+    /// The memory of the program that is in use, in KiB.
+    pub(crate) fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.expect("Linux");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number
+            .and_then(|number| number.parse().ok())
+            .expect("a number")
+    }
+
     pub(crate) fn metrics(&self) -> String {
         super::client::ask(self.admin, "GET /metrics", &[]).body
     }

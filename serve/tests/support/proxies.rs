@@ -137,6 +137,7 @@ pub(crate) fn nginx(
     let text = include_str!("../../deploy/nginx.conf").to_owned();
     let temporary = "http {
         access_log off;
+        keepalive_requests 1000000000;
         client_body_temp_path body;
         proxy_temp_path proxy;
         fastcgi_temp_path fastcgi;
