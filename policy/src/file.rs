@@ -21,7 +21,7 @@ use crate::settings::PolicySettings;
 use crate::thresholds::Threshold;
 
 /// The settings of a file. Editors read the first one.
-const FILE: &str = "$schema paths table_bytes stores rules";
+const FILE: &str = "$schema paths table_bytes stores serve rules";
 
 /// The settings of `paths`.
 const PATHS: &str = "ignore_case decode_slashes reading";
@@ -89,6 +89,9 @@ impl Policy {
     ///
     /// # The counter stores that the program has, for rules with a `store`.
     /// stores = ["shared"]
+    ///
+    /// # The settings of the program `portcullis-serve`, which alone reads them.
+    /// [serve]
     ///
     /// # How the service reads paths. These are the defaults.
     /// [paths]
@@ -282,6 +285,10 @@ impl<'t> FileReader<'t> {
             rule: None,
         };
         self.text(&all, "$schema");
+        if let Some(of_program) = file.get("serve") {
+            // The program reads them.
+            self.reader.table(of_program, "serve");
+        }
         let path_rules = self.path_rules(&all);
         let settings = PolicySettings::new().path_rules(path_rules);
         let bytes = self.number(&all, "table_bytes", i64::MAX as u64);

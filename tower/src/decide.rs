@@ -31,7 +31,7 @@ pub use self::notes::Notes;
 #[cfg(feature = "live")]
 pub use self::policy::ByLivePolicy;
 pub(crate) use self::policy::Finder;
-pub use self::policy::{ByPolicy, HeldByPolicy, UnknownEndpoint};
+pub use self::policy::{ByPolicy, HeldByPolicy, UnknownEndpoint, Watched};
 pub(crate) use self::question::At;
 pub use self::question::{Question, Taking};
 #[cfg(feature = "queue")]

@@ -38,6 +38,7 @@
 //! | read and write the header fields of limits | the module `fields` |
 //! | limit bodies in bytes per second | `bodies::BodyLimitLayer` |
 //! | measure requests | `RateLimitLayerBuilder::measured` |
+//! | count and log decisions | [`ByPolicy::watched`], [`Watched`] |
 //! | settle a cost | [`RateLimitLayerBuilder::settling`], [`ResponseHead`], [`ResponseCost`] |
 //!
 //! # What happens to a request
@@ -151,6 +152,7 @@ pub use decide::ByLivePolicy;
 pub use decide::{
     AddressKey, And, ByKey, ByLimiter, ByPolicy, Decide, HeldByKey, HeldByPolicy, IntoHandle,
     KeyTable, Notes, Nothing, PolicyHandle, Question, RulesByTime, Taking, UnknownEndpoint,
+    Watched,
 };
 pub use denial::{Denial, DenialBody, DenialSettings, Reason, Reply};
 pub use forwarded::ForwardedFor;

@@ -59,7 +59,7 @@ pub trait DecideOrWait: Decide {
         asked: &mut Asked,
     ) -> Result<Option<Self::Permits>, Turned<Self::Waiting>>;
 
-    /// Ends a wait. `None` if nothing needs to be kept.
+    /// Ends the wait of a request with this head and cost. `None` if nothing needs to be kept.
     ///
     /// # Errors
     ///
@@ -68,6 +68,8 @@ pub trait DecideOrWait: Decide {
     fn end_wait(
         &self,
         ended: <Self::Waiting as Future>::Output,
+        head: &RequestHead<'_>,
+        cost: u32,
         asked: &mut Asked,
     ) -> Result<Option<Self::Permits>, Denial>;
 }
@@ -433,12 +435,15 @@ where
                 return Poll::Pending;
             };
             this.waiting.set(None);
-            let taken = this.shared.decide.end_wait(ended, this.asked);
+            let settings = &this.shared.settings;
+            let (mut service, request) = this.call.take().expect("it is called once");
+            let head = settings.head(&request);
+            let cost = settings.cost(&head);
+            let taken = this.shared.decide.end_wait(ended, &head, cost, this.asked);
             if let Some(in_queue) = this.in_queue.take() {
                 in_queue.end(taken.is_ok());
             }
             let judged = this.shared.judged(taken, this.asked);
-            let (mut service, request) = this.call.take().expect("it is called once");
             let answer = ResponseFuture::of(this.shared, &mut service, request, judged);
             this.answer.set(Some(answer));
         }

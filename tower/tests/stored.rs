@@ -474,3 +474,73 @@ async fn one_file_limits_keys_addresses_and_the_service_in_one_layer_with_redis(
     }
     until(|| left_here(&policy, "b") == [0, 100]).await;
 }
+
+/// What waits is decided once, when the wait has ended.
+#[test]
+fn the_function_that_watches_sees_each_decision_with_its_request_once() {
+    let store = Gate::new(Time::default());
+    let queued = Conditions::new().paths(["/queued"]);
+    let queued = Rule::new("queued")
+        .when(queued)
+        .limit(Limit::at_once(1).queue(1));
+    let local = Conditions::new().paths(["/local"]);
+    let local = Rule::new("local").when(local).limit(limit("1/h"));
+    let policy = Arc::new(policy(
+        &store,
+        [queued, local, clients().limit(limit("1/h"))],
+    ));
+    let watched = Arc::new(Mutex::new(Vec::new()));
+    let (sees, decides) = (Arc::clone(&watched), Arc::clone(&policy));
+    let judge = ByPolicy::new(Arc::clone(&policy)).watched(move |seen| {
+        assert!(core::ptr::eq(seen.policy, &raw const *decides));
+        let key = seen.request.headers.value("X-Api-Key").unwrap();
+        let about = format!("{} {key}", seen.request.path);
+        sees.lock()
+            .unwrap()
+            .push((about, seen.decision.is_allowed()));
+    });
+    let seen = |expected: &[(&str, bool)]| {
+        let seen = core::mem::take(&mut *watched.lock().unwrap());
+        let expected = expected
+            .iter()
+            .map(|(about, is)| ((*about).to_owned(), *is));
+        assert_eq!(seen, expected.collect::<Vec<_>>());
+    };
+    let (call, _) = calls(RateLimitLayer::builder(judge).for_axum());
+    answer(call("/local", "a"));
+    answer(call("/local", "b"));
+    seen(&[("/local a", true), ("/local b", false)]);
+
+    store.is_open.store(false, SeqCst);
+    let mut asks = call("/", "a");
+    assert!(polled(&mut asks).is_none());
+    seen(&[]);
+    store.is_open.store(true, SeqCst);
+    answer(asks);
+    answer(call("/", "a"));
+    seen(&[("/ a", true), ("/ a", false)]);
+    store.fails.store(true, SeqCst);
+    answer(call("/", "a"));
+    seen(&[]);
+
+    let first = answer(call("/queued", "a"));
+    let mut second = call("/queued", "b");
+    assert!(polled(&mut second).is_none());
+    seen(&[("/queued a", true)]);
+    drop(first);
+    answer(second);
+    seen(&[("/queued b", true)]);
+
+    // A layer whose costs are settled holds permits that it may return.
+    let (sees, settles) = (Arc::clone(&watched), Arc::clone(&policy));
+    let judge = ByPolicy::new(settles).watched(move |seen| {
+        let about = seen.request.path.to_owned();
+        sees.lock()
+            .unwrap()
+            .push((about, seen.decision.is_allowed()));
+    });
+    let layer = RateLimitLayer::builder(judge).for_axum();
+    let (call, _) = calls(layer.settling(|_, estimate| estimate));
+    answer(call("/local", "a"));
+    seen(&[("/local", false)]);
+}

@@ -9,6 +9,7 @@ use crate::each_feature;
 use crate::examples;
 use crate::firmware;
 use crate::firmware_cost;
+use crate::grpc;
 use crate::hot_paths;
 use crate::house;
 use crate::manifest;
@@ -375,8 +376,9 @@ fn document(context: &Context, selection: &str) -> Check {
 fn tests(context: &Context) -> Check {
     let all = "--workspace --exclude portcullis-core --exclude portcullis-explore --all-features";
     let mut cargo = context.cargo_test(all);
-    let servers = [Server::Etcd, Server::Nginx, Server::Redis];
+    let servers = [Server::Etcd, Server::Haproxy, Server::Nginx, Server::Redis];
     setup::provide_servers(context, &servers, &mut cargo);
+    grpc::provide(context, &mut cargo);
     command::run_tests(&mut cargo)
 }
 
@@ -497,6 +499,10 @@ fn soak(context: &Context) -> Check {
     );
     http.env("PORTCULLIS_SOAK_CASES", "1000000");
     setup::provide_servers(context, &[Server::Nginx], &mut http);
+    let mut served = test("--release --package portcullis-serve --test load");
+    served.words("-- --include-ignored --nocapture --test-threads=1");
+    served.env("PORTCULLIS_SOAK_CASES", "10000000");
+    setup::provide_servers(context, &[Server::Nginx], &mut served);
     let mut thorough = models(context);
     thorough.env("PORTCULLIS_THOROUGH", "1");
     let mut runs = [
@@ -509,6 +515,7 @@ fn soak(context: &Context) -> Check {
         policies,
         counters,
         http,
+        served,
         ignored(test("--release --package portcullis-shm --tests")),
         ignored(test(
             "--release --package portcullis-counters --features shm --test shared",

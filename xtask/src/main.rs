@@ -23,6 +23,7 @@ mod figures;
 mod files;
 mod firmware;
 mod firmware_cost;
+mod grpc;
 #[cfg(test)]
 mod guides;
 mod hot_paths;

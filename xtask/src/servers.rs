@@ -14,6 +14,7 @@ use crate::programs;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Server {
     Etcd,
+    Haproxy,
     Nginx,
     Redis,
 }
@@ -46,6 +47,15 @@ impl Server {
                 packages: &["etcd-server"],
                 libraries: &[],
                 missing: "missing: etcd (Debian's etcd-server, or its path in PORTCULLIS_ETCD)",
+            },
+            Self::Haproxy => Facts {
+                name: "haproxy",
+                place: "usr/sbin/haproxy",
+                version: "-v",
+                variable: "PORTCULLIS_HAPROXY",
+                packages: &["haproxy"],
+                libraries: &["libopentracing-c-wrapper0", "liblua5.3-0", "libpcre2-8-0"],
+                missing: "missing: haproxy (Debian's haproxy, or its path in PORTCULLIS_HAPROXY)",
             },
             Self::Nginx => Facts {
                 name: "nginx",

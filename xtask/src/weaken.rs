@@ -126,7 +126,7 @@ fn chosen(root: &Path, only: &str) -> Result<Vec<Break>, String> {
     Ok(all)
 }
 
-const SUITES: [Suite; 12] = [
+const SUITES: [Suite; 13] = [
     suite(
         "core",
         include_str!("../mutants/core.txt"),
@@ -167,6 +167,11 @@ const SUITES: [Suite; 12] = [
         "tower",
         include_str!("../mutants/tower.txt"),
         "--package portcullis-tower --all-features",
+    ),
+    suite(
+        "serve",
+        include_str!("../mutants/serve.txt"),
+        "--package portcullis-serve",
     ),
     suite(
         "fleet",

@@ -45,7 +45,24 @@ pub struct ByPolicy<P = Arc<Policy>> {
     kind: Kind,
     /// `None` if the head of a request is all.
     finder: Option<Finder>,
+    watch: Option<Arc<Watch>>,
     replies: RepliesInForce,
+}
+
+type Watch = dyn Fn(&Watched<'_>) + Send + Sync;
+
+/// A decision of a policy on a request: what the function of [`ByPolicy::watched`] gets.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Watched<'d> {
+    /// The time of the decision.
+    pub now: Timestamp,
+    /// The policy that decided. A `LivePolicy` may have another one in force by now.
+    pub policy: &'d Policy,
+    /// The decision, of a counter store too.
+    pub decision: &'d Decision<'d>,
+    /// What was decided.
+    pub request: &'d Request<'d>,
 }
 
 /// Judges requests by a [`LivePolicy`], which may change at any time. Needs the feature `live`.
@@ -76,6 +93,7 @@ impl<P: PolicyHandle> ByPolicy<P> {
             policy: policy.into_handle(),
             kind: Kind::Request,
             finder: None,
+            watch: None,
             replies: RepliesInForce::default(),
         }
     }
@@ -152,6 +170,53 @@ impl<P: PolicyHandle> ByPolicy<P> {
     ) -> Self {
         self.finder.get_or_insert_default().tier = Some(Arc::new(find));
         self
+    }
+
+    /// Calls a function with each decision of the policy, before the request is answered: for
+    /// example to count it in [`Statistics`](portcullis_policy::Statistics), or to write it to a
+    /// `DecisionLog`. Default: none.
+    ///
+    /// A request that waits, or asks a counter store, is decided when that has ended. If the store
+    /// has no answer, there is no decision. If another judge that is joined with this one denies
+    /// the request, the function has still seen the decision of this one.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use portcullis_policy::{Policy, Rule, Statistics};
+    /// use portcullis_tower::{ByPolicy, RateLimitLayer};
+    ///
+    /// let policy = Policy::new([Rule::new("all").limit("100/s".parse()?)]).unwrap();
+    /// let statistics = Arc::new(Statistics::new(&policy));
+    /// let counted = Arc::clone(&statistics);
+    /// let judge = ByPolicy::new(policy)
+    ///     .watched(move |seen| counted.count(seen.decision, seen.request));
+    /// let layer = RateLimitLayer::new(judge);
+    /// # let _ = layer;
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[must_use]
+    pub fn watched(mut self, watch: impl Fn(&Watched<'_>) + Send + Sync + 'static) -> Self {
+        self.watch = Some(Arc::new(watch));
+        self
+    }
+
+    /// Tells the function that watches of a decision.
+    #[inline]
+    fn tell(
+        &self,
+        now: Timestamp,
+        policy: &Policy,
+        decision: &Decision<'_>,
+        request: &Request<'_>,
+    ) {
+        if let Some(watch) = &self.watch {
+            watch(&Watched {
+                now,
+                policy,
+                decision,
+                request,
+            });
+        }
     }
 
     #[cfg(feature = "bodies")]
@@ -257,6 +322,7 @@ impl<P: PolicyHandle> Decide for ByPolicy<P> {
             |request| match taking {
                 Taking::ForGood => {
                     let decision = told(policy, now, self.kind, request, notes.as_deref_mut());
+                    self.tell(now, policy, &decision, request);
                     if let Some(notes) = notes {
                         self.measure(policy, &decision, notes);
                     }
@@ -269,6 +335,7 @@ impl<P: PolicyHandle> Decide for ByPolicy<P> {
                 }
                 Taking::Returnable => {
                     let hold = policy.hold_at(now, request);
+                    self.tell(now, policy, &hold, request);
                     if let Some(notes) = notes {
                         notes.present(self.kind, now, &hold);
                         self.measure(policy, &hold, notes);

@@ -63,6 +63,8 @@ where
     fn end_wait(
         &self,
         ended: Result<Self::Permits, Rejected>,
+        _: &RequestHead<'_>,
+        _: u32,
         _: &mut Asked,
     ) -> Result<Option<Self::Permits>, Denial> {
         let denial = |rejected: Rejected| {
@@ -233,6 +235,8 @@ where
     fn end_wait(
         &self,
         ended: Result<Self::Permits, Rejected>,
+        _: &RequestHead<'_>,
+        _: u32,
         _: &mut Asked,
     ) -> Result<Option<Self::Permits>, Denial> {
         let denial = |rejected: Rejected| {

@@ -95,6 +95,7 @@ impl<P: PolicyHandle> DecideOrWait for ByPolicy<P> {
         head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
             let decision = self.ask(policy, request, asked).map_err(Turned::Waits)?;
             let now = policy.now();
+            self.tell(now, policy, &decision, request);
             asked.notes.present(self.kind, now, &decision);
             self.measure(policy, &decision, &mut asked.notes);
             if !decision.is_allowed() {
@@ -108,6 +109,8 @@ impl<P: PolicyHandle> DecideOrWait for ByPolicy<P> {
     fn end_wait(
         &self,
         ended: Ended<P::Shared>,
+        head: &RequestHead<'_>,
+        cost: u32,
         asked: &mut Asked,
     ) -> Result<Option<Self::Permits>, Denial> {
         let now;
@@ -132,6 +135,9 @@ impl<P: PolicyHandle> DecideOrWait for ByPolicy<P> {
         // The policy that decided, which may no longer be in force.
         let policy: &Policy = decision.policy();
         let denied = decision.with(|decision| {
+            head.with_request(asked.kind, self.finder.as_ref(), cost, |request| {
+                self.tell(now, policy, decision, request);
+            });
             #[cfg(feature = "metrics")]
             asked.notes.measure(|| {
                 let read = |replies: &Replies| replies.instruments(policy, decision);

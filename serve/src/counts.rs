@@ -1,0 +1,335 @@
+//! Counts of what was decided and answered, in fixed memory.
+//!
+//! The statistics of a policy are for its rules alone. So each policy that comes in force has its
+//! own, and the counts of those before go on under the names of their rules:
+//!
+//! ```text
+//! decision ---> the statistics of the policy that decided: the one in force, or the one before
+//!                                |
+//!                                v  when two others have come in force since
+//!                     `ended`: counts by rule and answer, of rules that are still there
+//! ```
+
+use core::ptr;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use http::StatusCode;
+use portcullis_policy::{
+    About, DecisionLog, LivePolicy, Policy, Rule, RuleCounts, SharedPolicy, Statistics,
+};
+use portcullis_tower::Watched;
+
+use crate::original::askers;
+
+/// What a rule answered: the rule, the answer, and the limit that denied.
+pub(crate) type Answered = (String, &'static str, String);
+
+/// The upper bounds of the times of answers, in microseconds.
+pub(crate) const MICROS: [u64; 12] = [
+    50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 50_000, 200_000, 1_000_000, 5_000_000,
+];
+
+/// The first and the last status of HTTP that is counted.
+const STATUSES: core::ops::Range<u16> = 200..600;
+
+/// The number of samples: one more than the seconds over which rates are averaged.
+const SAMPLES: usize = 11;
+
+/// Counts of one policy.
+struct OfPolicy {
+    policy: SharedPolicy,
+    statistics: Statistics,
+    /// For each rule, how often it would have denied as a shadow rule.
+    shadows: Box<[AtomicU64]>,
+}
+
+/// Counts since the start of the program.
+pub(crate) struct Counts {
+    live: LivePolicy,
+    log: DecisionLog,
+    policies: RwLock<Policies>,
+    /// What the rules had answered at each of the last seconds: the newest first.
+    samples: Mutex<VecDeque<BTreeMap<Answered, u64>>>,
+    answers: Box<[Answers]>,
+    malformed: AtomicU64,
+    untrusted: AtomicU64,
+    reloads: [AtomicU64; 2],
+    connections: AtomicU64,
+}
+
+#[derive(Default)]
+struct Policies {
+    /// The policy in force, and the one before: the newest first.
+    present: Vec<Arc<OfPolicy>>,
+    ended: BTreeMap<Answered, u64>,
+}
+
+/// The answers to one proxy.
+struct Answers {
+    by_status: Box<[AtomicU64]>,
+    /// One more than there are bounds.
+    by_time: [AtomicU64; MICROS.len() + 1],
+    micros: AtomicU64,
+}
+
+/// The times of the answers to one proxy.
+pub(crate) struct Times {
+    pub(crate) by_time: [u64; MICROS.len() + 1],
+    pub(crate) micros: u64,
+}
+
+impl OfPolicy {
+    fn new(policy: SharedPolicy) -> Arc<Self> {
+        Arc::new(Self {
+            statistics: Statistics::new(&policy),
+            shadows: policy.rules().map(|_| AtomicU64::new(0)).collect(),
+            policy,
+        })
+    }
+
+    fn is_of(&self, policy: &Policy) -> bool {
+        ptr::eq::<Policy>(&raw const *self.policy, policy)
+    }
+
+    /// Adds the counts of each rule to `sums`.
+    fn add_to(&self, sums: &mut BTreeMap<Answered, u64>) {
+        let mut add = |rule: &str, answer, limit: String, count| {
+            *sums.entry((rule.to_owned(), answer, limit)).or_default() += count;
+        };
+        let counts = self.statistics.rules();
+        for ((rule, counts), shadow) in self.policy.rules().zip(&counts).zip(&self.shadows) {
+            let RuleCounts {
+                allowed,
+                exempt,
+                unidentified,
+                by_limit,
+                penalized,
+                crowded,
+                ..
+            } = counts;
+            let name = rule.name();
+            if rule.is_shadow() {
+                add(name, "shadow_denied", String::new(), shadow.load(Relaxed));
+                continue;
+            }
+            for (answer, count) in [
+                ("allowed", allowed),
+                ("exempt", exempt),
+                ("unidentified", unidentified),
+                ("penalized", penalized),
+                ("crowded", crowded),
+            ] {
+                add(name, answer, String::new(), *count);
+            }
+            for (limit, count) in rule.limits().iter().zip(by_limit) {
+                add(name, "denied", limit.to_string(), *count);
+            }
+        }
+        add("", "no_rule", String::new(), self.statistics.without_rule());
+        let refused = self.statistics.refused_paths();
+        add("", "refused_path", String::new(), refused);
+    }
+}
+
+impl Counts {
+    pub(crate) fn new(live: LivePolicy) -> Self {
+        let counts = || (0..).map(|_| AtomicU64::new(0));
+        let answers = askers().map(|_| Answers {
+            by_status: counts().take(STATUSES.len()).collect(),
+            by_time: [const { AtomicU64::new(0) }; MICROS.len() + 1],
+            micros: AtomicU64::new(0),
+        });
+        Self {
+            policies: RwLock::new(Policies::default()),
+            samples: Mutex::new(VecDeque::new()),
+            live,
+            log: DecisionLog::new(),
+            answers: answers.collect(),
+            malformed: AtomicU64::new(0),
+            untrusted: AtomicU64::new(0),
+            reloads: [const { AtomicU64::new(0) }; 2],
+            connections: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts and logs a decision.
+    pub(crate) fn decided(&self, seen: &Watched<'_>) {
+        if let Some(of) = self.of(seen.policy) {
+            of.statistics.count(seen.decision, seen.request);
+            let is_shadow = |rule: &Rule| {
+                let shadow = seen.decision.shadow_denied();
+                shadow.is_some_and(|shadow| ptr::eq(shadow, rule))
+            };
+            if let Some(index) = seen.policy.rules().position(is_shadow) {
+                of.shadows[index].fetch_add(1, Relaxed);
+            }
+        }
+        self.log
+            .record_at(seen.now, seen.request, seen.decision, About::new());
+    }
+
+    /// The counts of a policy. `None` if two others have come in force since it was.
+    fn of(&self, policy: &Policy) -> Option<Arc<OfPolicy>> {
+        let find = |present: &[Arc<OfPolicy>]| {
+            let found = present.iter().find(|of| of.is_of(policy));
+            found.map(Arc::clone)
+        };
+        let policies = self.policies.read();
+        let found = find(&policies.unwrap_or_else(PoisonError::into_inner).present);
+        if found.is_some() {
+            return found;
+        }
+        let policies = self.policies.write();
+        let mut policies = policies.unwrap_or_else(PoisonError::into_inner);
+        let in_force = self.live.load();
+        let is_first = find(&policies.present).is_none();
+        if is_first && ptr::eq::<Policy>(&raw const *in_force, policy) {
+            policies.begin(OfPolicy::new(in_force.share()));
+        }
+        find(&policies.present)
+    }
+
+    pub(crate) fn answered(&self, proxy: usize, status: StatusCode, time: Duration) {
+        let answers = &self.answers[proxy];
+        let index = status.as_u16().checked_sub(STATUSES.start);
+        if let Some(count) = index.and_then(|index| answers.by_status.get(usize::from(index))) {
+            count.fetch_add(1, Relaxed);
+        }
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let bound = MICROS.partition_point(|&bound| bound < micros);
+        answers.by_time[bound].fetch_add(1, Relaxed);
+        answers.micros.fetch_add(micros, Relaxed);
+    }
+
+    pub(crate) fn malformed(&self) {
+        self.malformed.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn untrusted(&self) {
+        self.untrusted.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn reloaded(&self, is_changed: bool) {
+        self.reloads[usize::from(is_changed)].fetch_add(1, Relaxed);
+    }
+
+    /// Counts a connection until the result is dropped.
+    pub(crate) fn connected(self: &Arc<Self>) -> Connected {
+        self.connections.fetch_add(1, Relaxed);
+        Connected(Arc::clone(self))
+    }
+
+    pub(crate) fn connections(&self) -> u64 {
+        self.connections.load(Relaxed)
+    }
+
+    /// Checks that were about no request, and connections of peers that may not ask.
+    pub(crate) fn refused(&self) -> (u64, u64) {
+        (self.malformed.load(Relaxed), self.untrusted.load(Relaxed))
+    }
+
+    /// How often a change of the file was refused, and put in force.
+    pub(crate) fn reloads(&self) -> [u64; 2] {
+        [0, 1].map(|index| self.reloads[index].load(Relaxed))
+    }
+
+    pub(crate) fn live(&self) -> &LivePolicy {
+        &self.live
+    }
+
+    /// What each rule in force has answered since it is there.
+    pub(crate) fn decisions(&self) -> BTreeMap<Answered, u64> {
+        // The policy in force has counts also before its first decision.
+        let in_force = self.live.load();
+        self.of(&in_force);
+        let policies = self.policies.read();
+        let policies = policies.unwrap_or_else(PoisonError::into_inner);
+        let mut sums = policies.ended.clone();
+        for of in &policies.present {
+            of.add_to(&mut sums);
+        }
+        sums.retain(|(rule, _, _), _| rule.is_empty() || in_force.rule(rule).is_some());
+        sums
+    }
+
+    /// Notes what the rules have answered by now. To be called once a second.
+    pub(crate) fn sample(&self) {
+        let decisions = self.decisions();
+        let samples = self.samples.lock();
+        let mut samples = samples.unwrap_or_else(PoisonError::into_inner);
+        samples.push_front(decisions);
+        samples.truncate(SAMPLES);
+    }
+
+    /// What the rules answer per second, on average over the last seconds.
+    pub(crate) fn rates(&self) -> BTreeMap<Answered, f64> {
+        let samples = self.samples.lock();
+        let samples = samples.unwrap_or_else(PoisonError::into_inner);
+        let (Some(newest), Some(oldest)) = (samples.front(), samples.back()) else {
+            return BTreeMap::new();
+        };
+        let seconds = u32::try_from(samples.len() - 1).unwrap_or(u32::MAX).max(1);
+        let rate = |(answered, count): (&Answered, &u64)| {
+            let before = oldest.get(answered).copied().unwrap_or(0);
+            let more = u32::try_from(count.saturating_sub(before)).unwrap_or(u32::MAX);
+            (answered.clone(), f64::from(more) / f64::from(seconds))
+        };
+        newest.iter().map(rate).collect()
+    }
+
+    /// The keys that the policy in force has denied most often: the rule, the key, how often.
+    pub(crate) fn most_denied(&self, n: usize) -> Vec<(String, String, u64)> {
+        let Some(of) = self.of(&self.live.load()) else {
+            return Vec::new();
+        };
+        let denied = of.statistics.most_denied(n).into_iter();
+        let named = denied.map(|denied| {
+            let rule = denied.rule.and_then(|index| of.policy.rules().nth(index));
+            let rule = rule.map_or("", Rule::name).to_owned();
+            (rule, denied.text, denied.count)
+        });
+        named.collect()
+    }
+
+    /// How often a proxy was answered with each status, without those that it never was.
+    pub(crate) fn statuses(&self, proxy: usize) -> impl Iterator<Item = (u16, u64)> {
+        let counts = self.answers[proxy].by_status.iter();
+        let counts = counts.map(|count| count.load(Relaxed));
+        STATUSES.zip(counts).filter(|(_, count)| *count > 0)
+    }
+
+    pub(crate) fn times(&self, proxy: usize) -> Times {
+        let answers = &self.answers[proxy];
+        Times {
+            by_time: core::array::from_fn(|bound| answers.by_time[bound].load(Relaxed)),
+            micros: answers.micros.load(Relaxed),
+        }
+    }
+}
+
+impl Policies {
+    /// Begins to count the decisions of another policy.
+    fn begin(&mut self, of: Arc<OfPolicy>) {
+        let is_there = |(rule, _, _): &Answered| rule.is_empty() || of.policy.rule(rule).is_some();
+        while self.present.len() > 1
+            && let Some(oldest) = self.present.pop()
+        {
+            oldest.add_to(&mut self.ended);
+            self.ended.retain(|answered, _| is_there(answered));
+        }
+        self.present.insert(0, of);
+    }
+}
+
+/// An open connection.
+pub(crate) struct Connected(Arc<Counts>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Relaxed);
+    }
+}

@@ -1,0 +1,269 @@
+//! The settings of this program: the table `serve` of the policy file, which the policy itself
+//! ignores.
+
+use core::fmt;
+use core::net::IpAddr;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use ipnet::IpNet;
+use portcullis_counters::OnFailure;
+use portcullis_policy::parse_period;
+use portcullis_tower::fields::{Generation, ResetForm};
+use serde::{Deserialize, Deserializer, de};
+
+/// The table `serve`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Settings {
+    /// The networks of the proxies that may ask, and whose word counts for who the client is.
+    #[serde(deserialize_with = "networks")]
+    pub(crate) trusted: Vec<IpNet>,
+    /// The header fields in which replies state the limits.
+    pub(crate) fields: Fields,
+    /// How long a request waits in a queue of the policy at most.
+    #[serde(deserialize_with = "period")]
+    pub(crate) wait: Duration,
+    /// The counter stores, by the names that the file has in `stores`.
+    pub(crate) stores: BTreeMap<String, StoreSettings>,
+    /// Which entries of Envoy's descriptors are parts of a request.
+    pub(crate) envoy: EnvoySettings,
+}
+
+/// The keys of the entries of Envoy's descriptors that are parts of a request.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct EnvoySettings {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) host: String,
+    pub(crate) address: String,
+    pub(crate) tier: String,
+}
+
+impl Default for EnvoySettings {
+    fn default() -> Self {
+        let [method, path, host, address, tier] =
+            ["method", "path", "host", "remote_address", "tier"].map(Into::into);
+        Self {
+            method,
+            path,
+            host,
+            address,
+            tier,
+        }
+    }
+}
+
+/// The generations of header fields.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+pub(crate) enum Fields {
+    #[serde(rename = "draft-11")]
+    Draft11,
+    #[serde(rename = "draft-7")]
+    Draft7,
+    #[serde(rename = "draft-6")]
+    Draft6,
+    #[serde(rename = "x")]
+    X,
+    #[serde(rename = "off")]
+    Off,
+}
+
+impl Fields {
+    pub(crate) const fn generation(self) -> Generation {
+        match self {
+            Self::Draft11 => Generation::Draft11,
+            Self::Draft7 => Generation::Draft7,
+            Self::Draft6 => Generation::Draft6,
+            Self::X => Generation::X(ResetForm::Seconds),
+            Self::Off => Generation::Off,
+        }
+    }
+}
+
+/// A counter store on a Redis server.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StoreSettings {
+    pub(crate) redis: Address,
+    #[serde(default)]
+    pub(crate) prefix: Option<String>,
+    #[serde(default, deserialize_with = "some_period")]
+    pub(crate) time_limit: Option<Duration>,
+    #[serde(default)]
+    pub(crate) when_down: WhenDown,
+}
+
+/// The address of a server, which may have a password.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Address(pub(crate) String);
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Address")
+    }
+}
+
+impl<'de> Deserialize<'de> for Address {
+    /// `env:NAME` is the value of a variable of the environment.
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let Some(name) = text.strip_prefix("env:") else {
+            return Ok(Self(text));
+        };
+        let value = std::env::var(name);
+        value
+            .map(Self)
+            .map_err(|error| de::Error::custom(format_args!("{name}: {error}")))
+    }
+}
+
+/// What decides while a store has no answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WhenDown(pub(crate) OnFailure);
+
+impl<'de> Deserialize<'de> for WhenDown {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let share = || {
+            let (part, whole) = text.split_once('/')?;
+            let (part, whole) = (part.parse().ok()?, whole.parse().ok()?);
+            (0 < part && part <= whole).then_some(OnFailure::Share { part, whole })
+        };
+        match &*text {
+            "deny" => Ok(Self(OnFailure::Deny)),
+            "allow" => Ok(Self(OnFailure::Allow)),
+            _ => share().map(Self).ok_or_else(|| {
+                let text = format_args!("`{text}` is not deny, allow or a share such as 1/4");
+                de::Error::custom(text)
+            }),
+        }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let loopback =
+            ["127.0.0.0/8", "::1/128"].map(|network| network.parse().expect("a network"));
+        Self {
+            trusted: loopback.to_vec(),
+            fields: Fields::Draft11,
+            wait: Duration::from_secs(1),
+            stores: BTreeMap::new(),
+            envoy: EnvoySettings::default(),
+        }
+    }
+}
+
+fn networks<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<IpNet>, D::Error> {
+    let network = |text: String| {
+        let address = || Some(IpNet::from(text.parse::<IpAddr>().ok()?));
+        let network = text.parse().ok().or_else(address);
+        network.ok_or_else(|| de::Error::custom(format_args!("`{text}` is no network")))
+    };
+    Vec::deserialize(from)?.into_iter().map(network).collect()
+}
+
+fn period<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(from)?;
+    parse_period(&text).map_err(|error| de::Error::custom(format_args!("`{text}`: {error}")))
+}
+
+fn some_period<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    period(from).map(Some)
+}
+
+/// The file, of which only the table `serve` is read here.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct File {
+    serve: Settings,
+}
+
+impl Settings {
+    /// Reads the settings in a policy file.
+    ///
+    /// # Errors
+    ///
+    /// A text that names the file, and the place of what is not valid.
+    pub(crate) fn read(path: &Path) -> Result<Self, String> {
+        let text =
+            fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let is_toml = path
+            .extension()
+            .is_some_and(|extension| extension == "toml");
+        let file: Result<File, String> = if is_toml {
+            toml::from_str(&text).map_err(|error| error.to_string())
+        } else {
+            let file =
+                jsonc_parser::parse_to_serde_value(&text, &jsonc_parser::ParseOptions::default());
+            file.map_err(|error| error.to_string())
+        };
+        let file = file.map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(file.serve)
+    }
+
+    /// Whether a peer may ask.
+    pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        self.trusted.iter().any(|network| network.contains(&peer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(serve: &str) -> Result<Settings, String> {
+        let file = toml::from_str::<File>(&format!("rules = []\n{serve}"));
+        file.map(|file| file.serve)
+            .map_err(|error| error.message().to_owned())
+    }
+
+    #[test]
+    fn without_settings_only_programs_of_this_host_may_ask() {
+        let settings = read("").unwrap();
+        for (peer, may) in [
+            ("127.0.0.1", true),
+            ("::ffff:127.0.0.1", true),
+            ("::1", true),
+            ("10.0.0.1", false),
+            ("::2", false),
+        ] {
+            assert_eq!(settings.trusts(peer.parse().unwrap()), may, "{peer}");
+        }
+    }
+
+    #[test]
+    fn settings_are_read_and_wrong_ones_are_refused() {
+        let settings = read(
+            "[serve]\ntrusted = ['10.0.0.0/8', '192.0.2.7']\nfields = 'x'\nwait = '250ms'\n\
+             [serve.stores.shared]\nredis = 'redis://127.0.0.1/'\nwhen_down = '1/4'",
+        );
+        let settings = settings.unwrap();
+        assert!(settings.trusts("192.0.2.7".parse().unwrap()));
+        assert!(!settings.trusts("127.0.0.1".parse().unwrap()));
+        assert_eq!(settings.wait, Duration::from_millis(250));
+        let store = &settings.stores["shared"];
+        let share = OnFailure::Share { part: 1, whole: 4 };
+        assert_eq!((store.when_down, store.time_limit), (WhenDown(share), None));
+        assert!(
+            !format!("{store:?}").contains("127"),
+            "it may have a password"
+        );
+        for wrong in [
+            "[serve]\ntrust = []",
+            "[serve]\ntrusted = ['10.0.0.0/33']",
+            "[serve]\nwait = '1'",
+            "[serve.stores.a]\nredis = 'x'\nwhen_down = '2/1'",
+            "[serve.stores.a]\nredis = 'x'\nwhen_down = '0/1'",
+            "[serve.stores.a]\nredis = 'env:PORTCULLIS_NO_SUCH_VARIABLE'",
+            "[serve.stores.a]",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The metrics are those of the decisions, in the format of Prometheus.
+
+#[path = "support/client.rs"]
+mod client;
+#[path = "support/program.rs"]
+mod program;
+
+use client::ask;
+use program::{Program, until};
+
+fn check(program: &Program, target: &str) -> u16 {
+    let headers = [
+        ("X-Original-Method", "GET"),
+        ("X-Original-URI", target),
+        ("X-Original-Host", "shop.example"),
+        ("X-Forwarded-For", "192.0.2.7"),
+    ];
+    ask(program.listen, "GET /check/haproxy", &headers).status
+}
+
+/// The value of a sample.
+fn value(metrics: &str, sample: &str) -> Option<f64> {
+    let line = metrics.lines().find_map(|line| line.strip_prefix(sample));
+    line?.trim().parse().ok()
+}
+
+const POLICY: &str = "
+    [[rules]]
+    name = 'a \"quoted\" rule'
+    paths = ['/a']
+    limits = ['2/d', '9/w']
+
+    [[rules]]
+    name = 'trial'
+    shadow = true
+    paths = ['/b']
+    limits = ['1/d']
+";
+
+#[test]
+fn decisions_are_counted_by_rule_answer_and_limit_and_go_on_after_a_change() {
+    let policy = POLICY.replace("'9/w'", "'9/7d'");
+    let program = Program::start("metrics", &policy, &[]);
+    let statuses = ["/a", "/a", "/a", "/b", "/b", "/c"].map(|target| check(&program, target));
+    assert_eq!(statuses, [200, 200, 429, 200, 200, 200]);
+    let of_rule = "portcullis_decisions_total{rule=\"a \\\"quoted\\\" rule\",answer=";
+    let count = |metrics: &str, rest: &str| value(metrics, &format!("{of_rule}{rest}}} "));
+    let metrics = program.metrics();
+    assert_eq!(
+        count(&metrics, "\"allowed\",limit=\"\""),
+        Some(2.0),
+        "{metrics}"
+    );
+    assert_eq!(count(&metrics, "\"denied\",limit=\"2/86400s\""), Some(1.0));
+    assert_eq!(count(&metrics, "\"denied\",limit=\"9/604800s\""), Some(0.0));
+    let shadow = "portcullis_shadow_denials_total{rule=\"trial\"} ";
+    assert_eq!(value(&metrics, shadow), Some(1.0));
+    let no_rule = "portcullis_decisions_total{rule=\"\",answer=\"no_rule\",limit=\"\"} ";
+    assert_eq!(value(&metrics, no_rule), Some(3.0), "{metrics}");
+
+    let checks =
+        |status| format!("portcullis_checks_total{{proxy=\"haproxy\",status=\"{status}\"}} ");
+    assert_eq!(value(&metrics, &checks(200)), Some(5.0));
+    assert_eq!(value(&metrics, &checks(429)), Some(1.0));
+    let times = "portcullis_check_duration_seconds";
+    let below = |bound| format!("{times}_bucket{{proxy=\"haproxy\",le=\"{bound}\"}} ");
+    assert_eq!(value(&metrics, &below("+Inf")), Some(6.0));
+    assert_eq!(value(&metrics, &below("5")), Some(6.0));
+    assert!(value(&metrics, &format!("{times}_sum{{proxy=\"haproxy\"}} ")) > Some(0.0));
+
+    // Three changes, with decisions in between: no count is lost, and none is there twice.
+    for period in ["8d", "9d", "10d"] {
+        program.write(&policy.replace("9/7d", &format!("9/{period}")));
+        program.event("a policy is in force");
+        assert_eq!(check(&program, "/a"), 429);
+        assert_eq!(check(&program, "/c"), 200);
+    }
+    let metrics = program.metrics();
+    assert_eq!(count(&metrics, "\"allowed\",limit=\"\""), Some(2.0));
+    assert_eq!(
+        count(&metrics, "\"denied\",limit=\"2/86400s\""),
+        Some(4.0),
+        "{metrics}"
+    );
+    assert_eq!(value(&metrics, no_rule), Some(6.0));
+    let reloads = "portcullis_policy_reloads_total{result=\"in_force\"} ";
+    assert_eq!(value(&metrics, reloads), Some(3.0));
+    // A rule that is gone has no samples.
+    program.write("rules = []");
+    program.event("a policy is in force");
+    assert!(!program.metrics().contains("quoted"));
+}
+
+#[test]
+fn metrics_are_in_the_format_of_prometheus() {
+    let program = Program::start("format", POLICY.replace("/w", "/d").as_str(), &[]);
+    check(&program, "/a");
+    let reply = ask(program.admin, "GET /metrics", &[]);
+    let kind = reply.header("content-type");
+    assert_eq!(kind, Some("text/plain; version=0.0.4; charset=utf-8"));
+    let (mut metric, mut kind) = (String::new(), String::new());
+    for line in reply.body.lines() {
+        let words: Vec<_> = line.split(' ').collect();
+        match words[..] {
+            ["#", "HELP", name, ..] => metric = name.to_owned(),
+            ["#", "TYPE", name, of] => {
+                assert_eq!(name, metric);
+                kind = of.to_owned();
+                assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
+            }
+            _ => {
+                let (sample, value) = line.rsplit_once(' ').expect("a sample");
+                let name = sample.split('{').next().expect("a name");
+                assert!(value.parse::<f64>().is_ok(), "{line}");
+                let rest = name.strip_prefix(&*metric).expect("of this metric");
+                let suffixes: &[_] = match &*kind {
+                    "histogram" => &["_bucket", "_sum", "_count"],
+                    _ => &[""],
+                };
+                assert!(suffixes.contains(&rest), "{line}");
+            }
+        }
+    }
+    for wrong in ["GET /other", "POST /metrics", "POST /"] {
+        assert!(ask(program.admin, wrong, &[]).status >= 400);
+    }
+}
+
+#[test]
+fn the_page_shows_who_is_denied_and_what_would_happen_and_escapes_all_text() {
+    let policy = "
+        [[rules]]
+        name = '<script>rule</script>'
+        key = ['header:X-Api-Key']
+        limits = ['2/d']
+    ";
+    let program = Program::start("page", policy, &[]);
+    let check = |key: &str| {
+        let headers = [
+            ("X-Original-Method", "GET"),
+            ("X-Original-URI", "/"),
+            ("X-Original-Host", "shop.example"),
+            ("X-Forwarded-For", "192.0.2.7"),
+            ("X-Api-Key", key),
+        ];
+        ask(program.listen, "GET /check/haproxy", &headers).status
+    };
+    let key = "<img src=x onerror='a'>\"&";
+    assert_eq!([check(key), check(key), check(key)], [200, 200, 429]);
+    let here = [("Host", "127.0.0.1:8788")];
+    let page = |target: &str| ask(program.admin, &format!("GET {target}"), &here);
+
+    let whole = page("/");
+    assert_eq!(
+        whole.header("content-type"),
+        Some("text/html; charset=utf-8")
+    );
+    let security = whole.header("content-security-policy").unwrap();
+    assert!(security.starts_with("default-src 'none';"), "{security}");
+    let escaped = "&lt;img src=x onerror=&#39;a&#39;&gt;&quot;&amp;";
+    for page in [&whole.body, &page("/live").body] {
+        assert!(page.contains("&lt;script&gt;rule&lt;/script&gt;"), "{page}");
+        let row = format!("<td class=\"k\">{escaped}</td>");
+        assert!(page.contains(&row), "{page}");
+        assert!(
+            !page.contains("<script>rule") && !page.contains("<img"),
+            "{page}"
+        );
+        // Nothing is loaded from elsewhere.
+        assert!(!page.contains("//"), "{page}");
+    }
+
+    // What the key of a request has left. To ask takes nothing.
+    for _ in 0..3 {
+        let other = page("/?method=GET&path=%2F&fields=X-Api-Key%3A+b%0D%0AX%3A+%3Cb%3E").body;
+        assert!(other.contains("allowed; 2/86400s: 2 left"), "{other}");
+        assert!(other.contains("X: &lt;b&gt;</textarea>"), "{other}");
+    }
+    let query = "/?path=/&fields=X-Api-Key%3A+%3Cimg+src%3Dx+onerror%3D%27a%27%3E%22%26";
+    let denied = page(query).body;
+    assert!(
+        denied.contains("denied; 2/86400s: 0 left, again in 43"),
+        "{denied}"
+    );
+    assert!(
+        page("/?path=/&address=nowhere")
+            .body
+            .contains("The address is not valid.")
+    );
+
+    // A name that somebody else gave this address shows nothing.
+    for (host, status) in [
+        ("localhost:1", 200),
+        ("[::1]:1", 200),
+        ("evil.example:8788", 403),
+        ("127.0.0.1.evil.example", 403),
+    ] {
+        let reply = ask(program.admin, "GET /live", &[("Host", host)]);
+        assert_eq!(reply.status, status, "{host}");
+    }
+
+    // The rate of denials, over the last seconds.
+    until(|| {
+        assert_eq!(check(key), 429);
+        page("/live").body.contains("<td class=\"n bad\">")
+    });
+}

@@ -1,0 +1,131 @@
+//! The program behind a real nginx, with the configuration of the guide.
+
+#[path = "support/client.rs"]
+mod client;
+#[path = "support/program.rs"]
+mod program;
+#[path = "support/proxies.rs"]
+mod proxies;
+#[path = "support/traffic.rs"]
+mod traffic;
+
+use core::net::Ipv4Addr;
+use std::fs;
+
+use client::{Client, ask};
+use program::Program;
+use proxies::{Service, installed, nginx};
+use traffic::{POLICY, decided, sent};
+
+#[test]
+fn nginx_enforces_what_the_policy_decides() {
+    let Some(nginx_program) = installed("nginx", "-v") else {
+        return;
+    };
+    let (program, service) = (Program::start("nginx", POLICY, &[]), Service::start());
+    let proxy = nginx(
+        &nginx_program,
+        "nginx-proxy",
+        program.listen,
+        service.address,
+    );
+    let statuses = sent(proxy.address);
+    let decided = decided(POLICY);
+    let expected: Vec<u16> = decided
+        .iter()
+        .map(|&is_allowed| if is_allowed { 200 } else { 429 })
+        .collect();
+    assert_eq!(statuses, expected);
+    let allowed = decided.iter().filter(|&&is_allowed| is_allowed).count();
+    assert!((100..300).contains(&allowed), "{allowed}");
+    assert_eq!(
+        service.served(),
+        allowed,
+        "what is denied does not reach the service"
+    );
+    // nginx reports no error.
+    let log = fs::read_to_string(proxy.folder.join("error.log")).unwrap();
+    assert!(!log.contains("auth request unexpected status"), "{log}");
+}
+
+#[test]
+fn a_denial_of_nginx_has_the_retry_and_the_fields() {
+    let Some(nginx_program) = installed("nginx", "-v") else {
+        return;
+    };
+    let policy = "
+        [[rules]]
+        name = 'all'
+        key = ['address']
+        limits = ['1/d']
+    ";
+    let (mut program, service) = (Program::start("fields", policy, &[]), Service::start());
+    let proxy = nginx(
+        &nginx_program,
+        "nginx-fields",
+        program.listen,
+        service.address,
+    );
+    let allowed = ask(proxy.address, "GET /", &[]);
+    assert_eq!((allowed.status, &*allowed.body), (200, "served"));
+    assert_eq!(allowed.header("ratelimit"), Some(r#""all";r=0;t=86400"#));
+    let denied = ask(proxy.address, "GET /", &[]);
+    assert_eq!(denied.status, 429);
+    assert_eq!(denied.header("retry-after"), Some("86400"));
+    assert_eq!(denied.header("ratelimit"), Some(r#""all";r=0;t=86400"#));
+    assert_eq!(
+        denied.header("ratelimit-policy"),
+        Some(r#""all";q=1;w=86400"#)
+    );
+    // Without an answer nothing is served.
+    program.signal("TERM");
+    assert!(program.ended().success());
+    assert_eq!(ask(proxy.address, "GET /", &[]).status, 500);
+    assert_eq!(service.served(), 1);
+}
+
+#[test]
+fn a_client_of_nginx_cannot_choose_its_key() {
+    let Some(nginx_program) = installed("nginx", "-v") else {
+        return;
+    };
+    let policy = "
+        serve.trusted = ['127.0.0.1']
+        [[rules]]
+        name = 'login'
+        paths = ['/login']
+        methods = ['POST']
+        hosts = ['shop.example']
+        key = ['address']
+        limits = ['2/d']
+    ";
+    let (program, service) = (Program::start("chosen", policy, &[]), Service::start());
+    let proxy = nginx(
+        &nginx_program,
+        "nginx-chosen",
+        program.listen,
+        service.address,
+    );
+    // It connects from an address that is not trusted.
+    let mut client = Client::from(Ipv4Addr::new(127, 0, 0, 5).into(), proxy.address);
+    let mut status = |forged: &[(&str, &str)]| {
+        let all = [&[("Host", "shop.example"), ("Content-Length", "0")], forged].concat();
+        client.ask("POST /login", &all).status
+    };
+    assert_eq!([status(&[]), status(&[]), status(&[])], [200, 200, 429]);
+    for forged in [
+        ("X-Forwarded-For", "192.0.2.7"),
+        ("X-Forwarded-For", "192.0.2.7, 127.0.0.1"),
+        ("X-Original-URI", "/free"),
+        ("X-Original-Method", "GET"),
+        ("X-Original-Host", "blog.example"),
+        ("X-Forwarded-Uri", "/free"),
+        ("X-Forwarded-Method", "GET"),
+        ("X-Real-IP", "192.0.2.7"),
+        ("Forwarded", "for=192.0.2.7"),
+        ("X_Original_URI", "/free"),
+    ] {
+        assert_eq!(status(&[forged]), 429, "{forged:?}");
+    }
+    assert_eq!(service.served(), 2);
+}

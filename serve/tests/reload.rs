@@ -1,0 +1,118 @@
+//! The policy file changes while the program runs.
+
+#[path = "support/client.rs"]
+mod client;
+#[path = "support/program.rs"]
+mod program;
+
+use client::ask;
+use program::{Program, command, folder};
+
+fn policy(limit: &str) -> String {
+    format!("[[rules]]\nname = 'all'\nkey = ['address']\nlimits = ['{limit}']\n")
+}
+
+fn check(program: &Program) -> u16 {
+    let headers = [
+        ("X-Forwarded-Method", "GET"),
+        ("X-Forwarded-Uri", "/"),
+        ("X-Forwarded-Host", "shop.example"),
+        ("X-Forwarded-For", "192.0.2.7"),
+    ];
+    ask(program.listen, "GET /check/traefik", &headers).status
+}
+
+#[test]
+fn a_change_of_the_file_is_in_force_and_keeps_what_was_taken() {
+    let program = Program::start("change", &policy("1/d"), &[]);
+    assert_eq!([check(&program), check(&program)], [200, 429]);
+    program.write(&policy("3/d"));
+    let change = program.event("a policy is in force");
+    assert_eq!(change["kept"], "all");
+    assert_eq!([(), (), ()].map(|()| check(&program)), [200, 200, 429]);
+}
+
+#[test]
+fn a_signal_has_the_file_read_at_once() {
+    let program = Program::start("hangup", &policy("1/d"), &["--poll", "1h"]);
+    assert_eq!([check(&program), check(&program)], [200, 429]);
+    program.write(&policy("2/d"));
+    program.signal("HUP");
+    program.event("a policy is in force");
+    assert_eq!([check(&program), check(&program)], [200, 429]);
+}
+
+#[test]
+fn a_file_that_is_not_valid_changes_nothing_and_is_reported_once() {
+    let program = Program::start("broken", &policy("1/d"), &[]);
+    assert_eq!(check(&program), 200);
+    program.write(&policy("many"));
+    let refused = program.event("the policy before stays in force");
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains("policy.toml:4:"), "{message}");
+    assert_eq!(check(&program), 429);
+    // A rule of a store that the program does not have is refused too.
+    program.write(&format!("stores = ['a']\n{}store = 'a'\n", policy("9/d")));
+    program.event("the policy before stays in force");
+    assert_eq!(check(&program), 429);
+    program.write(&policy("2/d"));
+    program.event("a policy is in force");
+    assert_eq!(check(&program), 200);
+    let refused = "portcullis_policy_reloads_total{result=\"refused\"} 2\n";
+    assert!(program.metrics().contains(refused));
+}
+
+#[test]
+fn what_this_program_cannot_limit_is_told() {
+    let rules = "
+        [[rules]]
+        name = 'uploads'
+        limits = [{ at_once = 3 }]
+
+        [[rules]]
+        name = 'bytes'
+        kind = 'egress'
+        limits = ['1000/s']
+    ";
+    let file = folder("told").join("policy.toml");
+    std::fs::write(&file, rules).unwrap();
+    let program = Program::start("told", rules, &[]);
+    // They are told before the program answers, and again after each change.
+    program.write(&format!("{rules}\n[serve]\nwait = '2s'\n"));
+    program.event("a policy is in force");
+    assert_eq!(
+        program.event("a limit at once counts the check only")["rule"],
+        "uploads"
+    );
+    assert_eq!(program.event("only the kind `request` is")["rule"], "bytes");
+    program.event("this needs a restart");
+}
+
+#[test]
+fn a_file_or_an_address_that_cannot_be_used_ends_the_program() {
+    let folder = folder("unusable");
+    let (good, broken) = (folder.join("good.toml"), folder.join("broken.toml"));
+    std::fs::write(&good, policy("1/d")).unwrap();
+    std::fs::write(&broken, policy("1/day")).unwrap();
+    let settings = folder.join("settings.toml");
+    std::fs::write(&settings, format!("serve.trust = []\n{}", policy("1/d"))).unwrap();
+    for (file, arguments, says) in [
+        (
+            &folder.join("none.toml"),
+            &[][..],
+            "none.toml: No such file",
+        ),
+        (&broken, &[], "broken.toml:4:"),
+        (&settings, &[], "trust"),
+        (&good, &["--listen", "192.0.2.1:1"], "192.0.2.1:1: "),
+        (&good, &["--poll", "soon"], "--poll"),
+    ] {
+        let mut command = command(file, &[]);
+        // The last one counts.
+        command.args(arguments).arg("--log=off");
+        let ended = command.output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(2), "{text}");
+        assert!(text.contains(says), "{text}");
+    }
+}

@@ -1,0 +1,189 @@
+//! Real proxies, with the configurations of the guide, and the service behind them.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+use core::net::SocketAddr;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::SeqCst;
+use core::time::Duration;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use super::program::folder;
+
+/// Returns a program: the one that the environment names, or the one that is installed. `None` if
+/// it is missing, outside of CI.
+pub(crate) fn installed(name: &str, version: &str) -> Option<OsString> {
+    let variable = format!("PORTCULLIS_{}", name.to_ascii_uppercase());
+    let system = format!("/usr/sbin/{name}");
+    let named = std::env::var_os(&variable);
+    let known = [name, &system].map(OsString::from);
+    let found = named.into_iter().chain(known).find(|program| {
+        let output = Command::new(program).arg(version).output();
+        output.is_ok_and(|output| output.status.success())
+    });
+    if found.is_none() {
+        let missing = format!("{name} is missing: Debian's {name}, or its path in {variable}");
+        assert!(std::env::var_os("CI").is_none(), "{missing}");
+        eprintln!("skipped: {missing}");
+    }
+    found
+}
+
+/// A service on loopback, which counts the requests that it gets.
+pub(crate) struct Service {
+    pub(crate) address: SocketAddr,
+    served: Arc<AtomicUsize>,
+}
+
+impl Service {
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let address = listener.local_addr().expect("an address");
+        let served = Arc::new(AtomicUsize::new(0));
+        let serves = Arc::clone(&served);
+        // It ends with the tests.
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let serves = Arc::clone(&serves);
+                thread::spawn(move || serve(&stream, &serves));
+            }
+        });
+        Self { address, served }
+    }
+
+    /// The number of requests so far.
+    pub(crate) fn served(&self) -> usize {
+        self.served.load(SeqCst)
+    }
+}
+
+/// Answers the requests of a connection, which have no bodies.
+fn serve(stream: &TcpStream, served: &AtomicUsize) {
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    while lines.by_ref().take_while(|line| !line.is_empty()).count() > 0 {
+        served.fetch_add(1, SeqCst);
+        let reply = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nserved";
+        let mut stream = stream;
+        if stream.write_all(reply).is_err() {
+            return;
+        }
+    }
+}
+
+/// A proxy that runs.
+pub(crate) struct Running {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    pub(crate) folder: PathBuf,
+}
+
+impl Running {
+    fn start(mut command: Command, folder: PathBuf, address: SocketAddr) -> Self {
+        let child = command.spawn().expect("it starts");
+        let running = Self {
+            child,
+            address,
+            folder,
+        };
+        let begun = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "it does not listen"
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+        running
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_address() -> SocketAddr {
+    let free = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    free.local_addr().expect("an address")
+}
+
+/// Replaces each text, which must be there.
+fn with(mut text: String, replaced: &[(&str, &str)]) -> String {
+    for (from, to) in replaced {
+        assert!(text.contains(from), "{from} is not in the configuration");
+        text = text.replace(from, to);
+    }
+    text
+}
+
+/// Starts nginx with the configuration of the guide.
+pub(crate) fn nginx(
+    program: &OsStr,
+    name: &str,
+    serve: SocketAddr,
+    service: SocketAddr,
+) -> Running {
+    let (folder, address) = (folder(name), free_address());
+    let text = include_str!("../../deploy/nginx.conf").to_owned();
+    let temporary = "http {
+        access_log off;
+        keepalive_requests 1000000000;
+        client_body_temp_path body;
+        proxy_temp_path proxy;
+        fastcgi_temp_path fastcgi;
+        uwsgi_temp_path uwsgi;
+        scgi_temp_path scgi;";
+    let text = with(
+        text,
+        &[
+            ("http {", temporary),
+            ("listen 80;", &format!("listen {address};")),
+            ("127.0.0.1:8787", &serve.to_string()),
+            ("127.0.0.1:8080", &service.to_string()),
+        ],
+    );
+    let head = "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log error.log;\n";
+    fs::write(folder.join("nginx.conf"), format!("{head}{text}")).expect("a file");
+    let mut command = Command::new(program);
+    command.arg("-p").arg(&folder).args(["-c", "nginx.conf"]);
+    // Otherwise it opens the log of the system before it reads the settings.
+    command.args(["-e", "error.log"]);
+    Running::start(command, folder, address)
+}
+
+/// Starts HAProxy with the configuration of the guide.
+pub(crate) fn haproxy(
+    program: &OsStr,
+    name: &str,
+    serve: SocketAddr,
+    service: SocketAddr,
+) -> Running {
+    let (folder, address) = (folder(name), free_address());
+    let lua = folder.join("portcullis.lua");
+    fs::write(&lua, include_str!("../../deploy/portcullis.lua")).expect("a file");
+    let text = with(
+        include_str!("../../deploy/haproxy.cfg").to_owned(),
+        &[
+            ("/etc/haproxy/portcullis.lua", &lua.to_string_lossy()),
+            ("bind :80", &format!("bind {address}")),
+            ("127.0.0.1:8787", &serve.to_string()),
+            ("127.0.0.1:8080", &service.to_string()),
+        ],
+    );
+    let file = folder.join("haproxy.cfg");
+    fs::write(&file, text).expect("a file");
+    let mut command = Command::new(program);
+    command.args(["-db", "-f"]).arg(&file);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    Running::start(command, folder, address)
+}
