@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use portcullis_async::{KeyedQueue, Order, QueueKey};
 use portcullis_core::keyed::{Address, ConcurrencyRules, Key, KeyHash, Line, Seed};
-use portcullis_core::queue::{ByAddress, Keys, LimitersByAddress, QueueKeys};
+use portcullis_core::queue::{Keys, QueueKeys};
 use portcullis_core::{AllOf, Concurrency, Keyed, Limiter, Timeless, Timestamp};
 
 type Table = Keyed<ConcurrencyRules, [Line; 8], Seed>;
@@ -19,7 +19,7 @@ struct WithTotal {
     total: Arc<Concurrency>,
 }
 
-impl LimitersByAddress for WithTotal {
+impl Keys for WithTotal {
     type Limiter<'t> = AllOf<(Key<&'t Table>, &'t Concurrency)>;
 
     fn limiter_at(&self, address: Address) -> Self::Limiter<'_> {
@@ -28,18 +28,20 @@ impl LimitersByAddress for WithTotal {
     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
         self.table.hash_of(key)
     }
-    fn locate(&self, hash: KeyHash) -> Address {
-        self.table.locate_hashed(0, hash).unwrap()
+    fn locate_first(&self, hash: KeyHash) -> Address {
+        self.table.locate_first(hash)
     }
-    fn is_composed(&self) -> bool {
-        true
-    }
+}
+
+impl QueueKeys for WithTotal {
+    const SHARED: bool = false;
+
     fn next_held(&self, from: usize) -> Option<usize> {
         self.table.next_held(from)
     }
 }
 
-type Queue = KeyedQueue<ByAddress<WithTotal>, Timeless>;
+type Queue = KeyedQueue<WithTotal, Timeless>;
 
 fn queue(per_key: u32, total: u32) -> (Queue, Arc<Concurrency>) {
     let total = Arc::new(Concurrency::new(total));
@@ -52,7 +54,7 @@ fn queue(per_key: u32, total: u32) -> (Queue, Arc<Concurrency>) {
         table,
         total: Arc::clone(&total),
     };
-    (KeyedQueue::new(ByAddress(table), Timeless, 10), total)
+    (KeyedQueue::new(table, Timeless, 10), total)
 }
 
 #[test]

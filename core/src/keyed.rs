@@ -4,7 +4,6 @@
 //! with several, and [`KeyedArray`] one of limiters of any type.
 // See `line` for the state, the transitions and the invariant.
 
-pub(crate) mod by_address;
 pub(crate) mod clocked_key;
 pub(crate) mod into_rules;
 pub(crate) mod key;
@@ -62,14 +61,14 @@ use std::boxed::Box;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
-use crate::keyed::key::{Keys, QueueKeys};
+use crate::keyed::key::{KeyIn, Keys, QueueKeys};
 use crate::keyed::line::{Claims, Entry, Found, Held, Width};
 use crate::keyed::line_clock::Span;
 use crate::keyed::table::{ATTEMPTS, Table};
-use crate::limiter::Idle;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::{Detail, Observer, observed};
 use crate::limiter::receipt::{Receipt, Refund};
+use crate::limiter::{Answer, Ask, Back, Hints, Limiter, Read, Reading, Returned, When};
 use crate::rules::{TableRules, Verdict, has_rested, look};
 use crate::sync::const_unless_loom;
 use crate::time::interval::Interval;
@@ -758,7 +757,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     }
 
     #[inline(always)]
-    fn take_observed<O: Observer>(
+    fn take<O: Observer>(
         &self,
         address: &Address,
         now: Timestamp,
@@ -887,88 +886,32 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         }
     }
 
-    /// The state of a key's limiter, or that of a fresh limiter if the key has no slot.
-    fn state(&self, address: &Address, rules: &R, now: Timestamp) -> u64 {
+    /// The state of a key's limiter, or that of a fresh limiter if the key has no slot; and whether
+    /// it would have to claim one.
+    fn state(&self, address: &Address, rules: &R, now: Timestamp) -> (u64, bool) {
         match address.find(self.table.lines(), Width::ONE) {
-            Found::Held(entry, held) => self.state_in(entry.at, held, now),
-            Found::Claimed | Found::Nothing => rules.fresh(now),
+            Found::Held(entry, held) => (self.state_in(entry.at, held, now), false),
+            Found::Claimed => (rules.fresh(now), false),
+            Found::Nothing => (rules.fresh(now), true),
         }
     }
-}
 
-impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> QueueKeys
-    for Keyed<R, M, S, N>
-{
-    const SHARED: bool = false;
-
-    fn next_held(&self, from: usize) -> Option<usize> {
-        let is_held = |held: Held| {
-            let rules = self.rules_of(held.tag());
-            rules.releases() && !rules.idle(held.state(), Timestamp::MAX).is_idle()
+    /// Looks at a request: the state that it saw, and the decision.
+    fn look(&self, address: &Address, now: Timestamp, n: u32) -> (u64, Result<(), Denied>) {
+        let rules = self.rules_of(address.tag());
+        let (state, is_new) = self.state(address, rules, now);
+        let decision = match look(rules, state, now, n) {
+            Ok(()) if is_new => self.has_room(address, now, n),
+            decision => decision,
         };
-        if !R::RELEASES {
-            return None;
-        }
-        line::entries_from(self.table.lines(), from, Width::ONE)
-            .find(|entry| entry.held().is_some_and(is_held))
-            .map(|entry| entry.at)
-    }
-}
-
-impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for Keyed<R, M, S, N> {
-    #[inline]
-    fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
-        self.table.hash(key)
-    }
-
-    #[inline]
-    fn locate_hashed(&self, limit: usize, hash: KeyHash) -> Option<Address> {
-        (limit < N).then(|| self.table.address(hash, limit, Self::LIMIT_BITS))
-    }
-
-    #[inline]
-    fn locate_first(&self, hash: KeyHash) -> Address {
-        self.table.address(hash, 0, Self::LIMIT_BITS)
-    }
-}
-
-impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::sealed::Table
-    for Keyed<R, M, S, N>
-{
-    #[inline(always)]
-    fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.take_observed(address, now, n, ())
-    }
-
-    fn take_explained(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        n: u32,
-    ) -> (Result<Receipt, Denied>, Detail) {
-        let take = |seen: &Cell<_>| self.take_observed(address, now, n, seen);
-        let explain = |n| self.explain(address, now, n);
-        let retry = |denied| key::sealed::Table::retry(self, address, denied);
-        observed((now, n), take, explain, retry)
+        (state, decision)
     }
 
     fn explain(&self, address: &Address, now: Timestamp, n: u32) -> Detail {
-        let rules = self.rules_of(address.tag());
-        let (state, has_room) = match address.find(self.table.lines(), Width::ONE) {
-            Found::Held(entry, held) => (self.state_in(entry.at, held, now), Ok(())),
-            Found::Claimed => (rules.fresh(now), Ok(())),
-            Found::Nothing => (rules.fresh(now), self.has_room(address, now, n)),
-        };
-        let decision = look(rules, state, now, n).and(has_room);
-        let detail = rules.detail(state, now, decision);
+        let (state, decision) = self.look(address, now, n);
+        let detail = self.rules_of(address.tag()).detail(state, now, decision);
         match decision {
-            // No permit can be taken without a slot.
-            Err(denied @ Denied::Crowded { .. }) => Detail {
-                available: 0,
-                full_again: self.table.retry(),
-                retry: key::sealed::Table::retry(self, address, denied),
-                ..detail
-            },
+            Err(Denied::Crowded { .. }) => detail.without_slot(self.table.retry()),
             _ => detail,
         }
     }
@@ -998,7 +941,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
         }
     }
 
-    fn peek_within(
+    fn look_within(
         &self,
         address: &Address,
         interval: Interval,
@@ -1014,28 +957,6 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
             Verdict::Granted(_) | Verdict::Allowed => Ok(()),
             Verdict::Denied(denied) => Err(denied),
         })
-    }
-
-    #[inline]
-    fn decides_within(&self) -> bool {
-        true
-    }
-
-    fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
-        let rules = self.rules_of(address.tag());
-        let found = address.find(self.table.lines(), Width::ONE);
-        let state = if let Found::Held(entry, held) = found {
-            self.state_in(entry.at, held, now)
-        } else {
-            rules.fresh(now)
-        };
-        if let Verdict::Denied(denied) = rules.judge(state, rules.request(now, n)?) {
-            return Err(denied);
-        }
-        match found {
-            Found::Nothing => self.has_room(address, now, n),
-            _ => Ok(()),
-        }
     }
 
     fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
@@ -1062,35 +983,137 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> key::seale
             debug_assert!(released, "permits were released that had not been taken");
         }
     }
+}
 
-    fn available(&self, address: &Address, now: Timestamp) -> u64 {
-        let rules = self.rules_of(address.tag());
-        match address.find(self.table.lines(), Width::ONE) {
-            Found::Held(entry, held) => rules.available(self.state_in(entry.at, held, now), now),
-            // No permit can be taken without a slot.
-            Found::Nothing if self.has_room(address, now, 1).is_err() => 0,
-            Found::Claimed | Found::Nothing => rules.available(rules.fresh(now), now),
+impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> QueueKeys
+    for Keyed<R, M, S, N>
+{
+    const SHARED: bool = false;
+
+    fn next_held(&self, from: usize) -> Option<usize> {
+        let is_held = |held: Held| {
+            let rules = self.rules_of(held.tag());
+            rules.releases() && !rules.idle(held.state(), Timestamp::MAX).is_idle()
+        };
+        if !R::RELEASES {
+            return None;
+        }
+        line::entries_from(self.table.lines(), from, Width::ONE)
+            .find(|entry| entry.held().is_some_and(is_held))
+            .map(|entry| entry.at)
+    }
+}
+
+impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for Keyed<R, M, S, N> {
+    type Limiter<'t>
+        = KeyIn<'t, Self>
+    where
+        Self: 't;
+
+    #[inline(always)]
+    fn limiter_at(&self, address: Address) -> KeyIn<'_, Self> {
+        let table = self;
+        KeyIn { table, address }
+    }
+
+    #[inline]
+    fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
+        self.table.hash(key)
+    }
+
+    #[inline]
+    fn locate_first(&self, hash: KeyHash) -> Address {
+        self.table.address(hash, 0, Self::LIMIT_BITS)
+    }
+
+    #[inline]
+    fn locate_hashed(&self, limit: usize, hash: KeyHash) -> Option<Address> {
+        (limit < N).then(|| self.table.address(hash, limit, Self::LIMIT_BITS))
+    }
+}
+
+impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Limiter
+    for KeyIn<'_, Keyed<R, M, S, N>>
+{
+    #[inline(always)]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let Self { table, address } = self;
+        let n = ask.permits();
+        match (ask.when(), ask.detail()) {
+            (When::Within(interval), _) if ask.is_look() => {
+                table.look_within(address, interval, n).into()
+            }
+            (When::Within(interval), _) => table.take_within(address, interval, n).into(),
+            (When::At(now), None) if ask.is_look() => table.look(address, now, n).1.into(),
+            (When::At(now), None) => table.take(address, now, n, ()).into(),
+            (When::At(now), Some(seen)) => {
+                let looked = |n| table.explain(address, now, n);
+                if ask.is_look() {
+                    let detail = looked(n);
+                    seen.set(Some(detail));
+                    return detail.decision.into();
+                }
+                let take = |seen: &Cell<_>| table.take(address, now, n, seen);
+                let retry = |denied| self.retry(denied);
+                let (taken, detail) = observed((now, n), take, looked, retry);
+                seen.set(Some(detail));
+                taken.into()
+            }
         }
     }
 
-    fn idle(&self, address: &Address, now: Timestamp) -> Idle {
-        let rules = self.rules_of(address.tag());
-        rules.idle(self.state(address, rules, now), now)
+    #[inline(always)]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        let Self { table, address } = self;
+        match back {
+            Back::Refund {
+                now,
+                permits,
+                receipt,
+                ..
+            } => table.refund(address, now, permits, receipt).into(),
+            Back::Release { permits } => {
+                table.release(address, permits);
+                Returned::NOTHING
+            }
+            _ => Returned::NOTHING,
+        }
     }
 
-    fn retry(&self, address: &Address, denied: Denied) -> Retry {
+    #[inline]
+    fn read(&self, read: Read<'_>) -> Reading {
+        let Self { table, address } = self;
+        let (rules, now) = (table.rules_of(address.tag()), read.now());
+        let (state, is_new) = table.state(address, rules, now);
+        // No permit can be taken without a slot.
+        let is_crowded = is_new && table.has_room(address, now, 1).is_err();
+        Reading {
+            available: if is_crowded {
+                0
+            } else {
+                rules.available(state, now)
+            },
+            capacity: rules.capacity(),
+            idle: rules.idle(state, now),
+            held: 0,
+        }
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        let Self { table, address } = self;
         match denied {
-            Denied::Crowded { .. } => self.table.retry(),
+            Denied::Crowded { .. } => table.table.retry(),
             Denied::Exhausted { now, .. } => {
-                let rules = self.rules_of(address.tag());
-                rules.retry(self.state(address, rules, now), denied)
+                let rules = table.rules_of(address.tag());
+                rules.retry(table.state(address, rules, now).0, denied)
             }
             _ => Retry::Never,
         }
     }
 
-    fn capacity(&self, address: &Address) -> u64 {
-        self.rules_of(address.tag()).capacity()
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT.within_intervals()
     }
 }
 

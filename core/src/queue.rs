@@ -3,6 +3,5 @@
 //! Queues themselves are in the crate `portcullis-async`.
 
 pub use crate::all_of::{QueueLimits, ReplenishingLimits};
-pub use crate::keyed::by_address::{ByAddress, LimitersByAddress};
 pub use crate::keyed::key::{Keys, QueueKeys};
 pub use crate::limiter::queue_limiter::{PassedOn, QueueLimiter, Replenishing};

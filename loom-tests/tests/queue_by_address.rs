@@ -7,18 +7,18 @@ use std::sync::Arc;
 use portcullis_async::{Acquire, KeyedQueue, QueueKey};
 use portcullis_core::keyed::{Address, ConcurrencyRules, Key, KeyHash, Line};
 use portcullis_core::limiter::Receipt;
-use portcullis_core::queue::{ByAddress, Keys, LimitersByAddress, QueueKeys};
+use portcullis_core::queue::{Keys, QueueKeys};
 use portcullis_core::{Denied, Keyed, Limiter, Timeless};
 use portcullis_loom::queue::{Lock, Task, beside, has_no_waiters};
 use portcullis_loom::{Itself, at, explore, join, turn};
 
 type Table = Keyed<ConcurrencyRules, Vec<Line>, BuildHasherDefault<Itself>>;
-type Queues = KeyedQueue<ByAddress<Shared>, Timeless, Lock>;
+type Queues = KeyedQueue<Shared, Timeless, Lock>;
 
 /// A table with one permit for each key.
 struct Shared(Arc<Table>);
 
-impl LimitersByAddress for Shared {
+impl Keys for Shared {
     type Limiter<'t> = Key<&'t Table>;
 
     fn limiter_at(&self, address: Address) -> Key<&Table> {
@@ -27,12 +27,14 @@ impl LimitersByAddress for Shared {
     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
         self.0.hash_of(key)
     }
-    fn locate(&self, hash: KeyHash) -> Address {
-        self.0.locate_hashed(0, hash).unwrap()
+    fn locate_first(&self, hash: KeyHash) -> Address {
+        self.0.locate_first(hash)
     }
-    fn is_composed(&self) -> bool {
-        false
-    }
+}
+
+impl QueueKeys for Shared {
+    const SHARED: bool = false;
+
     fn next_held(&self, from: usize) -> Option<usize> {
         self.0.next_held(from)
     }
@@ -50,7 +52,7 @@ fn queues() -> (Arc<Queues>, Arc<Table>) {
     ));
     let shard = |key: u64| table.key(&key).address().group(2);
     assert_eq!(shard(A), shard(NEAR));
-    let shared = ByAddress(Shared(Arc::clone(&table)));
+    let shared = Shared(Arc::clone(&table));
     let queue = KeyedQueue::with_lock(shared, Timeless, 9, Lock::new());
     (Arc::new(queue), table)
 }

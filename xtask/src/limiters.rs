@@ -17,12 +17,13 @@ const REGISTERED: &[(&str, &str)] = {
 };
 
 /// Types that implement `Limiter` around other limiters, or for a part of one.
-const WRAPPERS: [&str; 9] = [
+const WRAPPERS: [&str; 10] = [
     "AllOf",
     "Attached",
     "ConcurrencyShare",
     "Counted",
     "Escalation",
+    "KeyIn",
     "KeyLimiter",
     "Penalty",
     "Slice",

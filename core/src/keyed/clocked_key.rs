@@ -1,12 +1,14 @@
 //! The limiter of a key, joined with a clock.
 
-use core::hash::Hash;
+use core::hash::{BuildHasher, Hash};
 use core::ops::Deref;
 
 use crate::all_of::{DeniedBy, DetailBy};
 use crate::clock::{Clock, Clocked};
 use crate::keyed::key::{Key, Keys};
-use crate::keyed::keyed_list::EachLimit;
+use crate::keyed::keyed_list::KeyedList;
+use crate::keyed::line::Line;
+use crate::keyed::rule_list::RuleList;
 use crate::leases::lease::Lease;
 use crate::limiter::denied::Denied;
 use crate::limiter::detail::Detail;
@@ -204,7 +206,14 @@ impl<P: Deref<Target: Keys>, C: Clock> ClockedKey<P, C> {
     }
 }
 
-impl<P: Deref<Target: EachLimit>, C: Clock> ClockedKey<P, C> {
+impl<L, M, S, P, C> ClockedKey<P, C>
+where
+    L: RuleList,
+    M: AsRef<[Line]>,
+    S: BuildHasher,
+    P: Deref<Target = KeyedList<L, M, S>>,
+    C: Clock,
+{
     /// Takes `n` permits of each limit of the key at the clock's current time, or none: see
     /// [`Key::try_acquire_each_at`]. For a key of a [`KeyedList`](crate::KeyedList).
     ///

@@ -4,26 +4,19 @@ use core::fmt;
 use core::hash::Hash;
 use core::ops::Deref;
 
-use self::sealed::Table;
 use crate::keyed::key_hash::KeyHash;
 use crate::keyed::line::Address;
 use crate::leases::lease::Lease;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::Detail;
-use crate::limiter::metadata::Metadata;
-use crate::limiter::not_granted::NotGranted;
-use crate::limiter::receipt::{Receipt, Refund};
 use crate::limiter::{
-    Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned, Tell, When,
-    forward,
+    Answer, Ask, Back, Hints, Limiter, LimiterId, Read, Reading, Returned, forward,
 };
-use crate::time::interval::Interval;
 use crate::time::timestamp::Timestamp;
 
 /// A table that has a limiter for each key: [`Keyed`](crate::Keyed),
-/// [`KeyedArray`](crate::KeyedArray), [`KeyedList`](crate::KeyedList),
-/// [`ByAddress`](crate::queue::ByAddress), or [`Counted`](crate::Counted) around one of them.
-/// Sealed.
+/// [`KeyedArray`](crate::KeyedArray), [`KeyedList`](crate::KeyedList), a
+/// [`Counted`](crate::Counted) one of them, or one of the user's own.
 ///
 /// ```
 /// use portcullis_core::Keyed;
@@ -36,17 +29,91 @@ use crate::time::timestamp::Timestamp;
 /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
 /// assert_eq!(available(&table, "alice"), 3);
 /// ```
-pub trait Keys: sealed::Table {
+///
+/// # Implementing
+///
+/// A table of the user's own makes a limiter for each [`Address`]. For example, a request can take
+/// from two tables that have the same number of lines and equal hashers: a key then has the same
+/// address in both. With [`QueueKeys`] a keyed queue can own the table.
+///
+/// ```
+/// use core::hash::Hash;
+/// use portcullis_core::{Denied, Keyed, Limiter, Retry, Timestamp};
+/// use portcullis_core::keyed::{Address, ConcurrencyRules, Key, KeyHash, Line, Seed};
+/// use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Refund, Returned};
+/// use portcullis_core::queue::Keys;
+///
+/// type Table = Keyed<ConcurrencyRules, [Line; 8], Seed>;
+///
+/// /// Permits of a table, two for each request.
+/// struct Twice(Table);
+/// struct TwiceOf<'t>(Key<&'t Table>);
+///
+/// impl Keys for Twice {
+///     type Limiter<'t> = TwiceOf<'t>;
+///     fn limiter_at(&self, address: Address) -> TwiceOf<'_> {
+///         TwiceOf(Key::at(&self.0, address))
+///     }
+///     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
+///         self.0.hash_of(key)
+///     }
+///     fn locate_first(&self, hash: KeyHash) -> Address {
+///         self.0.locate_first(hash)
+///     }
+/// }
+///
+/// impl Limiter for TwiceOf<'_> {
+///     fn decide(&self, ask: Ask<'_>) -> Answer {
+///         let permits = ask.permits();
+///         self.0.decide(ask.with_permits(2 * permits))
+///     }
+///     fn give_back(&self, back: Back<'_>) -> Returned {
+///         match back {
+///             Back::Release { permits } => {
+///                 self.0.give_back(Back::Release { permits: 2 * permits })
+///             }
+///             Back::Refund { now, permits, receipt, .. } => {
+///                 let Refund { permits, rest } = self.0.refund_at(now, 2 * permits, receipt);
+///                 Refund { permits: permits / 2, rest }.into()
+///             }
+///             back => self.0.give_back(back),
+///         }
+///     }
+///     fn read(&self, read: Read<'_>) -> Reading {
+///         let all = self.0.read(read);
+///         Reading { available: all.available / 2, capacity: all.capacity / 2, ..all }
+///     }
+///     fn retry(&self, denied: Denied) -> Retry {
+///         self.0.retry(denied)
+///     }
+/// }
+///
+/// let lines = [const { Line::new() }; 8];
+/// let table = Twice(Keyed::new(ConcurrencyRules::new(5), lines, Seed::new()));
+/// let alice = Key::new(&table, "alice");
+/// assert_eq!(alice.available_at(Timestamp::ZERO), 2);
+/// ```
+pub trait Keys: Sized {
+    /// The limiter of one key.
+    type Limiter<'t>: Limiter
+    where
+        Self: 't;
+
+    /// Returns the limiter of the key at `address`.
+    fn limiter_at(&self, address: Address) -> Self::Limiter<'_>;
+
     /// Returns the hash of `key` that the table finds it by.
     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash;
 
-    /// Returns the address of the limiter of the key with this hash, under the limit with index
-    /// `limit`, or `None` if there is no such limit.
-    fn locate_hashed(&self, limit: usize, hash: KeyHash) -> Option<Address>;
-
     /// Returns the address of the limiter of the key with this hash, under the first limit.
-    #[doc(hidden)]
     fn locate_first(&self, hash: KeyHash) -> Address;
+
+    /// Returns the address of the limiter of the key with this hash, under the limit with index
+    /// `limit`, or `None` if there is no such limit. By default there is one limit.
+    #[inline]
+    fn locate_hashed(&self, limit: usize, hash: KeyHash) -> Option<Address> {
+        (limit == 0).then(|| self.locate_first(hash))
+    }
 
     /// Returns the address of the limiter of `key` under the limit with index `limit`, or `None` if
     /// there is no such limit.
@@ -58,7 +125,13 @@ pub trait Keys: sealed::Table {
 
 /// A table that a keyed queue can own: the equivalent of
 /// [`QueueLimiter`](crate::queue::QueueLimiter) for the limiter of a key. The table owns its memory
-/// exclusively. Sealed.
+/// exclusively.
+///
+/// # Implementing
+///
+/// If permits of the limiters return by [release](Limiter::release), all of them must be released
+/// through the queue that owns the table. If they are released in another way, the queue must be
+/// told by `QueueKey::serve` of `portcullis-async`.
 ///
 /// ```
 /// use portcullis_core::Keyed;
@@ -98,105 +171,11 @@ pub trait QueueKeys: Keys {
     fn next_held(&self, from: usize) -> Option<usize>;
 }
 
-pub(crate) mod sealed {
-    use super::{
-        Address, Denied, Detail, Idle, Interval, Metadata, NotGranted, Receipt, Refund, Retry,
-        Timestamp,
-    };
-
-    /// The operations of a table on the limiter at an address.
-    pub trait Table: Sized {
-        fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied>;
-        /// [`LimiterExt::take_within`](crate::LimiterExt::take_within) for a key.
-        fn take_within(&self, _: &Address, _: Interval, _: u32) -> Option<Result<Receipt, Denied>> {
-            None
-        }
-        /// [`LimiterExt::peek_within`](crate::LimiterExt::peek_within) for a key.
-        fn peek_within(&self, _: &Address, _: Interval, _: u32) -> Option<Result<(), Denied>> {
-            None
-        }
-        fn decides_within(&self) -> bool {
-            false
-        }
-        /// Whether the key's limiter is a composition.
-        fn is_composed(&self) -> bool {
-            false
-        }
-        /// [`LimiterExt::take_at_then`](crate::LimiterExt::take_at_then) for a key.
-        fn take_then(
-            &self,
-            address: &Address,
-            now: Timestamp,
-            n: u32,
-            rest: &mut dyn FnMut() -> bool,
-        ) -> Result<bool, Denied> {
-            let receipt = self.take(address, now, n)?;
-            let done = rest();
-            if !done {
-                let _ = self.refund(address, now, n, receipt);
-            }
-            Ok(done)
-        }
-        /// The same as `take`, for a request whose denial is not final: see
-        /// [`How`](crate::limiter::How).
-        #[inline]
-        fn attempt(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-            self.take(address, now, n)
-        }
-        /// The same as `take_within`, for a request whose denial is not final.
-        #[inline]
-        fn attempt_within(
-            &self,
-            address: &Address,
-            interval: Interval,
-            n: u32,
-        ) -> Option<Result<Receipt, Denied>> {
-            self.take_within(address, interval, n)
-        }
-        /// The same as `take_then`, for a request whose denial is not final.
-        fn attempt_then(
-            &self,
-            address: &Address,
-            now: Timestamp,
-            n: u32,
-            rest: &mut dyn FnMut() -> bool,
-        ) -> Result<bool, Denied> {
-            self.take_then(address, now, n, rest)
-        }
-        /// See [`Back::NotGranted`](super::Back::NotGranted).
-        #[inline]
-        fn not_granted(&self, _: &Address, _: Timestamp, _: u32, _: NotGranted) {}
-        /// See [`Back::Cancelled`](super::Back::Cancelled).
-        #[inline]
-        fn cancelled(&self, _: &Address, _: u32) {}
-        /// [`LimiterExt::take_explained_at`](crate::LimiterExt::take_explained_at) for a key.
-        fn take_explained(
-            &self,
-            address: &Address,
-            now: Timestamp,
-            n: u32,
-        ) -> (Result<Receipt, Denied>, Detail);
-        /// [`LimiterExt::explain_at`](crate::LimiterExt::explain_at) for a key.
-        fn explain(&self, address: &Address, now: Timestamp, n: u32) -> Detail;
-        fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied>;
-        fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: Receipt) -> Refund;
-        fn release(&self, address: &Address, n: u32);
-        fn available(&self, address: &Address, now: Timestamp) -> u64;
-        fn idle(&self, address: &Address, now: Timestamp) -> Idle;
-        fn retry(&self, address: &Address, denied: Denied) -> Retry;
-        fn capacity(&self, address: &Address) -> u64;
-        /// Lets the key's own limiter offer its metadata. Returns whether it did; otherwise the
-        /// caller offers what every limiter has.
-        fn metadata(
-            &self,
-            _: &Address,
-            _: Timestamp,
-            _: Option<Denied>,
-            _: &mut Metadata<'_>,
-        ) -> bool {
-            false
-        }
-    }
+/// The key at an address of a table, whose limiter the table itself decides.
+#[derive(Debug)]
+pub struct KeyIn<'t, T> {
+    pub(crate) table: &'t T,
+    pub(crate) address: Address,
 }
 
 /// The limiter of one key of a table: the result of [`Keyed::key`](crate::Keyed::key) and
@@ -230,7 +209,7 @@ pub(crate) mod sealed {
 #[derive(Clone, Copy)]
 pub struct Key<P>(KeyLimiter<P>);
 
-impl<P: Deref<Target: Table>> Key<P> {
+impl<P: Deref<Target: Keys>> Key<P> {
     /// Takes `n` permits at `now`, into a lease that contains the key and can live as long as the
     /// pointer to the table.
     ///
@@ -279,9 +258,7 @@ impl<P: Deref<Target: Table>> Key<P> {
     ) -> (Result<Lease<Self>, Denied>, Detail) {
         Lease::try_acquire_explained_at(self, now, n)
     }
-}
 
-impl<P: Deref<Target: Keys>> Key<P> {
     /// Returns the limiter of `key` under the table's first limit. The key keeps the given pointer.
     ///
     /// ```
@@ -379,7 +356,7 @@ impl<P> fmt::Debug for Key<P> {
     }
 }
 
-forward!([P: Deref<Target: Table>] Key<P>);
+forward!([P: Deref<Target: Keys>] Key<P>);
 
 /// The limiter that a [`Key`] points to.
 ///
@@ -402,86 +379,35 @@ impl<P> fmt::Debug for KeyLimiter<P> {
     }
 }
 
-impl<P: Deref<Target: Table>> Limiter for KeyLimiter<P> {
+impl<P: Deref<Target: Keys>> KeyLimiter<P> {
+    #[inline(always)]
+    fn limiter(&self) -> <P::Target as Keys>::Limiter<'_> {
+        self.table.limiter_at(self.address)
+    }
+}
+
+impl<P: Deref<Target: Keys>> Limiter for KeyLimiter<P> {
     #[inline(always)]
     fn decide(&self, ask: Ask<'_>) -> Answer {
-        let (table, address) = (&*self.table, &self.address);
-        let (when, n, is_final) = (ask.when(), ask.permits(), ask.is_final());
-        let now = when.earliest();
-        if ask.is_look() {
-            return match (when, ask.detail()) {
-                (When::Within(interval), _) => table.peek_within(address, interval, n).into(),
-                (When::At(_), None) => table.peek(address, now, n).into(),
-                (When::At(_), Some(seen)) => {
-                    let detail = table.explain(address, now, n);
-                    seen.set(Some(detail));
-                    detail.decision.into()
-                }
-            };
-        }
-        match (when, ask.tell) {
-            (When::Within(interval), _) if is_final => {
-                table.take_within(address, interval, n).into()
-            }
-            (When::Within(interval), _) => table.attempt_within(address, interval, n).into(),
-            (_, Tell::Grant(keep)) => {
-                let granted = if is_final {
-                    table.take_then(address, now, n, keep)
-                } else {
-                    table.attempt_then(address, now, n, keep)
-                };
-                match granted {
-                    Ok(true) => Answer::Granted(Receipt::NONE),
-                    Ok(false) => Answer::Undone,
-                    Err(denied) => Answer::Denied(denied),
-                }
-            }
-            (_, Tell::Detail(seen)) if is_final => {
-                let (taken, detail) = table.take_explained(address, now, n);
-                seen.set(Some(detail));
-                taken.into()
-            }
-            _ if is_final => table.take(address, now, n).into(),
-            _ => table.attempt(address, now, n).into(),
-        }
+        self.limiter().decide(ask)
     }
 
+    /// Never says whether requests wait: the limiter of a key is not watched.
     #[inline(always)]
     fn give_back(&self, back: Back<'_>) -> Returned {
-        let (table, address) = (&*self.table, &self.address);
-        match back {
-            Back::Release { permits } => table.release(address, permits),
-            Back::Refund {
-                now,
-                permits,
-                receipt,
-                ..
-            } => return table.refund(address, now, permits, receipt).into(),
-            Back::NotGranted { now, permits, why } => table.not_granted(address, now, permits, why),
-            Back::Cancelled { permits } => table.cancelled(address, permits),
-            Back::Watch(_) => {}
+        if let Back::Watch(_) = back {
+            return Returned::NOTHING;
         }
-        Returned::NOTHING
+        self.limiter().give_back(back).refund.into()
     }
 
-    /// Finds the key for each of the numbers.
     #[inline]
     fn read(&self, read: Read<'_>) -> Reading {
-        let (table, address, now) = (&*self.table, &self.address, read.now());
-        let denied = read.denied();
-        if let Some(mut offers) = read.offers {
-            table.metadata(address, now, denied, &mut offers);
-        }
-        Reading {
-            available: table.available(address, now),
-            capacity: table.capacity(address),
-            idle: table.idle(address, now),
-            held: 0,
-        }
+        self.limiter().read(read)
     }
 
     fn retry(&self, denied: Denied) -> Retry {
-        self.table.retry(&self.address, denied)
+        self.limiter().retry(denied)
     }
 
     fn id(&self) -> Option<LimiterId> {
@@ -490,19 +416,6 @@ impl<P: Deref<Target: Table>> Limiter for KeyLimiter<P> {
 
     #[inline(always)]
     fn hints(&self) -> Hints {
-        Hints {
-            decides_within: self.table.decides_within(),
-            one_receipt: !self.table.is_composed(),
-        }
-    }
-
-    /// Finds the key once.
-    fn available_at(&self, now: Timestamp) -> u64 {
-        self.table.available(&self.address, now)
-    }
-
-    /// Finds the key once.
-    fn capacity(&self) -> u64 {
-        self.table.capacity(&self.address)
+        self.limiter().hints()
     }
 }

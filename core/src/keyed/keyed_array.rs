@@ -19,7 +19,6 @@
 //!
 //! Invariant: while a call works on a limiter, its slot is held by the call's key.
 
-use core::cell::Cell;
 use core::fmt;
 use core::hash::{BuildHasher, Hash};
 use core::ops::RangeBounds;
@@ -29,7 +28,7 @@ use std::boxed::Box;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
-use crate::keyed::key::{self, Key, Keys, QueueKeys};
+use crate::keyed::key::{Key, KeyIn, Keys, QueueKeys};
 use crate::keyed::key_hash::KeyHash;
 #[cfg(feature = "std")]
 use crate::keyed::line::{self, PLACES};
@@ -43,12 +42,12 @@ use crate::keyed::random_seed::RandomSeed;
 use crate::keyed::seed::Seed;
 use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::limiter::denied::{Denied, Retry};
-use crate::limiter::detail::{Detail, observed};
-use crate::limiter::metadata::Metadata;
-use crate::limiter::not_granted::NotGranted;
+use crate::limiter::detail::Detail;
 use crate::limiter::queue_limiter::QueueLimiter;
-use crate::limiter::receipt::{Receipt, Refund};
-use crate::limiter::{Ask, Back, How, Idle, Limiter, LimiterExt};
+use crate::limiter::receipt::Receipt;
+use crate::limiter::{
+    Answer, Ask, Back, Hints, Idle, Limiter, LimiterExt, Read, Reading, Returned, When,
+};
 use crate::sync::const_unless_loom;
 use crate::time::timestamp::Timestamp;
 use crate::word::NativeWord;
@@ -568,22 +567,20 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         }
     }
 
-    /// Takes from the limiter of a key, or from one that this call claims. `looked` is the result
-    /// of a probe that would have to claim one.
+    /// Takes from the limiter of a key, or from one that this call claims.
     #[inline(always)]
-    fn work<T>(
+    fn work(
         &self,
         address: &Address,
         now: Timestamp,
         n: u32,
-        looked: T,
-        take: impl FnOnce(&L) -> Result<T, Denied>,
-    ) -> Result<T, Denied> {
+        take: impl FnOnce(&L) -> Answer,
+    ) -> Result<Answer, Denied> {
         for _ in 0..ATTEMPTS {
             match address.find(self.table.lines(), Width::WITHOUT_CLOCK) {
                 Found::Held(entry, held) => {
                     match (self.enter(entry, held, Some(now)), self.limiter(entry.at)) {
-                        (Entered::As(_user), Some(limiter)) => return take(limiter),
+                        (Entered::As(_user), Some(limiter)) => return Ok(take(limiter)),
                         (Entered::Gone, _) => {}
                         _ => break,
                     }
@@ -592,7 +589,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
                 Found::Nothing => {
                     self.fresh.peek_at(now, n)?;
                     if n == 0 {
-                        return self.has_room(address, now, n).map(|()| looked);
+                        self.has_room(address, now, n)?;
+                        return Ok(Answer::Granted(Receipt::NONE));
                     }
                     let is_free = |at, held| self.is_free(at, held, now);
                     let width = Width::WITHOUT_CLOCK;
@@ -604,7 +602,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
                         let _its_own = claimed.hold(noted(before, self.time(now)) + 1);
                         // Every slot that is claimed has a limiter.
                         return match self.limiter(out.0.at) {
-                            Some(limiter) => take(limiter),
+                            Some(limiter) => Ok(take(limiter)),
                             None => Err(Denied::Crowded { now, permits: n }),
                         };
                     }
@@ -614,28 +612,24 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         Err(Denied::Crowded { now, permits: n })
     }
 
-    /// Gives something back to the limiter of a key, if the key has a slot. While permits that
-    /// return by release are in use, the key has a slot, and no other key can take it. The same is
-    /// true while too many calls run for this call to count itself.
+    /// The limiter of a key to which something is given back, if the key has a slot, after this
+    /// call is counted in. While permits that return by release are in use, the key has a slot, and
+    /// no other key can take it. The same is true while too many calls run for this call to count
+    /// itself.
     ///
     /// A key without a slot has nothing that could change. The fresh limiter, which decides for all
     /// such keys, stays as it is.
-    fn give_back<T>(
-        &self,
-        address: &Address,
-        now: Option<Timestamp>,
-        work: impl FnOnce(&L) -> T,
-    ) -> Option<T> {
+    fn user_of(&self, address: &Address, now: Option<Timestamp>) -> Option<(Option<User<'_>>, &L)> {
         let Found::Held(entry, held) = address.find(self.table.lines(), Width::WITHOUT_CLOCK)
         else {
             return None;
         };
-        let _user = match self.enter(entry, held, now) {
+        let user = match self.enter(entry, held, now) {
             Entered::As(user) => Some(user),
             Entered::Full => None,
             Entered::Gone => return None,
         };
-        self.limiter(entry.at).map(work)
+        Some((user, self.limiter(entry.at)?))
     }
 }
 
@@ -683,14 +677,20 @@ impl<L: QueueLimiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> QueueKeys
 }
 
 impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for KeyedArray<L, A, M, S> {
-    #[inline]
-    fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
-        self.table.hash(key)
+    type Limiter<'t>
+        = KeyIn<'t, Self>
+    where
+        Self: 't;
+
+    #[inline(always)]
+    fn limiter_at(&self, address: Address) -> KeyIn<'_, Self> {
+        let table = self;
+        KeyIn { table, address }
     }
 
     #[inline]
-    fn locate_hashed(&self, limit: usize, hash: KeyHash) -> Option<Address> {
-        (limit == 0).then(|| self.locate_first(hash))
+    fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
+        self.table.hash(key)
     }
 
     #[inline]
@@ -699,161 +699,98 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for Keyed
     }
 }
 
-impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table
-    for KeyedArray<L, A, M, S>
+impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher>
+    KeyIn<'_, KeyedArray<L, A, M, S>>
 {
-    fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.work(address, now, n, Receipt::NONE, |limiter| {
-            limiter.take_at(now, n)
-        })
+    fn find(&self) -> Found<'_> {
+        let lines = self.table.table.lines();
+        self.address.find(lines, Width::WITHOUT_CLOCK)
     }
 
-    fn take_explained(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        n: u32,
-    ) -> (Result<Receipt, Denied>, Detail) {
-        let look = |n| self.explain(address, now, n);
-        let retry = |denied| key::sealed::Table::retry(self, address, denied);
-        let take = |seen: &Cell<_>| {
-            self.work(address, now, n, Receipt::NONE, |limiter| {
-                let (taken, detail) = limiter.take_explained_at(now, n);
-                seen.set(Some(detail));
-                taken
-            })
+    fn has_room(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        self.table.has_room(&self.address, now, n)
+    }
+}
+
+impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Limiter
+    for KeyIn<'_, KeyedArray<L, A, M, S>>
+{
+    /// Passes on all but an interval, in which the slot may change, and a plan, which may be of
+    /// another limiter.
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let Self { table, address } = self;
+        let (When::At(now), n) = (ask.when(), ask.permits()) else {
+            return Answer::TimeMatters;
         };
-        observed((now, n), take, look, retry)
+        if !ask.is_look() {
+            let ask = ask.without_plan();
+            let answer = table.work(address, now, n, |limiter| ask.put_to(limiter));
+            return answer.unwrap_or_else(Answer::Denied);
+        }
+        let found = self.find();
+        let limiter = table.limiter_of(&found);
+        let detail = ask.detail().map(|_| limiter.explain_at(now, n));
+        let looked = match &detail {
+            Some(detail) => detail.decision,
+            None => limiter.peek_at(now, n),
+        };
+        let decision = match (looked, found) {
+            (Ok(()), Found::Nothing) => self.has_room(now, n),
+            _ => looked,
+        };
+        if let (Some(seen), Some(detail)) = (ask.detail(), detail) {
+            seen.set(Some(if decision == looked {
+                detail
+            } else {
+                let retry = table.table.retry();
+                Detail { decision, ..detail }.without_slot(retry)
+            }));
+        }
+        decision.into()
     }
 
-    fn explain(&self, address: &Address, now: Timestamp, n: u32) -> Detail {
-        let found = address.find(self.table.lines(), Width::WITHOUT_CLOCK);
-        let detail = self.limiter_of(&found).explain_at(now, n);
-        match found {
-            Found::Nothing if detail.is_allowed() => match self.has_room(address, now, n) {
-                Ok(()) => detail,
-                // No permit can be taken without a slot.
-                Err(denied) => Detail {
-                    decision: Err(denied),
-                    available: 0,
-                    full_again: self.table.retry(),
-                    retry: self.table.retry(),
-                    ..detail
-                },
-            },
-            _ => detail,
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        let now = match &back {
+            Back::Refund { now, .. } | Back::NotGranted { now, .. } => Some(*now),
+            _ => None,
+        };
+        match self.table.user_of(&self.address, now) {
+            Some((_user, limiter)) => limiter.give_back(back),
+            None => back.by_time(|_, _, receipt| receipt.refunded(0)),
         }
     }
 
-    fn is_composed(&self) -> bool {
-        !self.fresh.hints().one_receipt
-    }
-
-    fn take_then(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Denied> {
-        self.work(address, now, n, true, |limiter| {
-            limiter.take_at_then(now, n, rest)
-        })
-    }
-
-    fn attempt(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.work(address, now, n, Receipt::NONE, |limiter| {
-            let ask = Ask::new(now, n, How::Attempt);
-            limiter.decide(ask).taken(now, n)
-        })
-    }
-
-    fn attempt_then(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Denied> {
-        self.work(address, now, n, true, |limiter| {
-            let ask = Ask::new(now, n, How::Attempt);
-            ask.put_then(limiter, rest)
-        })
-    }
-
-    fn not_granted(&self, address: &Address, now: Timestamp, n: u32, why: NotGranted) {
-        let permits = n;
-        let back = Back::NotGranted { now, permits, why };
-        self.give_back(address, Some(now), |limiter| limiter.give_back(back));
-    }
-
-    fn cancelled(&self, address: &Address, n: u32) {
-        let back = Back::Cancelled { permits: n };
-        self.give_back(address, None, |limiter| limiter.give_back(back));
-    }
-
-    fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
-        let found = address.find(self.table.lines(), Width::WITHOUT_CLOCK);
-        self.limiter_of(&found).peek_at(now, n)?;
-        match found {
-            Found::Nothing => self.has_room(address, now, n),
-            _ => Ok(()),
+    fn read(&self, mut read: Read<'_>) -> Reading {
+        let found = self.find();
+        // The limiter has not denied this.
+        if let Some(Denied::Crowded { .. }) = read.denied() {
+            read = Read::at(read.now());
         }
-    }
-
-    fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        let mut receipt = Some(receipt);
-        let refund = self.give_back(address, Some(now), |limiter| {
-            let receipt = receipt.take().unwrap_or(Receipt::NONE);
-            limiter.refund_at(now, n, receipt)
-        });
-        refund.unwrap_or_else(|| receipt.unwrap_or(Receipt::NONE).refunded(0))
-    }
-
-    fn release(&self, address: &Address, n: u32) {
-        self.give_back(address, None, |limiter| limiter.release(n));
-    }
-
-    fn available(&self, address: &Address, now: Timestamp) -> u64 {
-        match address.find(self.table.lines(), Width::WITHOUT_CLOCK) {
+        let now = read.now();
+        let reading = self.table.limiter_of(&found).read(read);
+        match found {
             // No permit can be taken without a slot.
-            Found::Nothing if self.has_room(address, now, 1).is_err() => 0,
-            found => self.limiter_of(&found).available_at(now),
+            Found::Nothing if self.has_room(now, 1).is_err() => Reading {
+                available: 0,
+                ..reading
+            },
+            _ => reading,
         }
     }
 
-    fn idle(&self, address: &Address, now: Timestamp) -> Idle {
-        self.limiter_of(&address.find(self.table.lines(), Width::WITHOUT_CLOCK))
-            .idle_at(now)
-    }
-
-    fn retry(&self, address: &Address, denied: Denied) -> Retry {
+    fn retry(&self, denied: Denied) -> Retry {
         match denied {
-            Denied::Crowded { .. } => self.table.retry(),
-            _ => self
-                .limiter_of(&address.find(self.table.lines(), Width::WITHOUT_CLOCK))
-                .retry(denied),
+            Denied::Crowded { .. } => self.table.table.retry(),
+            _ => self.table.limiter_of(&self.find()).retry(denied),
         }
     }
 
-    fn capacity(&self, address: &Address) -> u64 {
-        self.limiter_of(&address.find(self.table.lines(), Width::WITHOUT_CLOCK))
-            .capacity()
-    }
-
-    fn metadata(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        denied: Option<Denied>,
-        offers: &mut Metadata<'_>,
-    ) -> bool {
-        let knows = !matches!(denied, Some(Denied::Crowded { .. }));
-        if knows {
-            self.limiter_of(&address.find(self.table.lines(), Width::WITHOUT_CLOCK))
-                .metadata(now, denied, offers);
+    fn hints(&self) -> Hints {
+        let decides_within = false;
+        Hints {
+            decides_within,
+            ..self.table.fresh.hints()
         }
-        knows
     }
 }
 

@@ -74,7 +74,7 @@ use std::sync::Arc;
 use crate::all_of::{DeniedBy, DetailBy};
 #[cfg(feature = "std")]
 use crate::keyed::into_rules::IntoRuleList;
-use crate::keyed::key::{self, Key, Keys, QueueKeys, sealed::Table as _};
+use crate::keyed::key::{Key, KeyIn, Keys, QueueKeys};
 use crate::keyed::key_hash::KeyHash;
 use crate::keyed::line::{self, Address, Entry, Found, Held, Line, Width, Words};
 use crate::keyed::line_clock::Span;
@@ -83,18 +83,19 @@ use crate::keyed::line_clock::Span;
     not(all(target_family = "wasm", target_os = "unknown"))
 ))]
 use crate::keyed::random_seed::RandomSeed;
+use crate::keyed::rule_list::RuleList;
 use crate::keyed::rule_list::sealed::Rules;
-use crate::keyed::rule_list::{MOST, RuleList};
 use crate::keyed::seed::Seed;
 use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::leases::lease::Lease;
-use crate::limiter::Idle;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::{Detail, Observer, retry_of};
-use crate::limiter::receipt::{Receipt, Refund};
+use crate::limiter::receipt::Receipt;
+use crate::limiter::{
+    Answer, Ask, Back, Hints, Idle, Limiter, Read, Reading, Returned, Tell, When,
+};
 use crate::rules::Verdict;
 use crate::sync::const_unless_loom;
-use crate::time::interval::Interval;
 use crate::time::timestamp::Timestamp;
 use crate::word::STATE_AT;
 
@@ -1143,9 +1144,9 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     }
 
     /// Returns the denial as that of a single limiter.
-    fn as_one(&self, address: &Address, by: DeniedBy) -> Denied {
+    fn as_one(&self, by: DeniedBy) -> Denied {
         match by.denied {
-            Denied::Exhausted { permits, .. } => match u32::try_from(self.capacity(address)) {
+            Denied::Exhausted { permits, .. } => match u32::try_from(self.capacity()) {
                 // Another limit can never hold that many permits.
                 Ok(capacity) if capacity < permits => Denied::ExceedsCapacity { permits, capacity },
                 _ => by.denied,
@@ -1191,13 +1192,12 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     ) -> DetailBy {
         let (states, has_entry) = self.states(address, now);
         let told = self.told(states, now, decision);
+        let detail = told.detail.without_slot(self.table.retry());
         let available = if has_entry { told.detail.available } else { 0 };
         DetailBy {
             detail: Detail {
                 available,
-                full_again: self.table.retry(),
-                retry: self.table.retry(),
-                ..told.detail
+                ..detail
             },
             ..told
         }
@@ -1257,17 +1257,23 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Drop for UndoOnDrop<'_, L, M
 }
 
 impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Keys for KeyedList<L, M, S> {
+    type Limiter<'t>
+        = KeyIn<'t, Self>
+    where
+        Self: 't;
+
+    #[inline(always)]
+    fn limiter_at(&self, address: Address) -> KeyIn<'_, Self> {
+        let table = self;
+        KeyIn { table, address }
+    }
+
     #[inline]
     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
         self.table.hash(key)
     }
 
     /// A key has one address for all its limits, under the index 0.
-    #[inline]
-    fn locate_hashed(&self, limit: usize, hash: KeyHash) -> Option<Address> {
-        (limit == 0).then(|| self.locate_first(hash))
-    }
-
     #[inline]
     fn locate_first(&self, hash: KeyHash) -> Address {
         let groups = self.width().groups(self.table.lines().len());
@@ -1293,39 +1299,129 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> QueueKeys for KeyedList<L, M
     }
 }
 
-impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for KeyedList<L, M, S> {
+impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Limiter for KeyIn<'_, KeyedList<L, M, S>> {
     #[inline(always)]
-    fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        match self.take_each(address, now, n, ()) {
-            Ok(left) => Ok(self.receipt(left, now, n)),
-            Err(by) => Err(self.as_one(address, by)),
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let Self { table, address } = self;
+        let (n, is_look) = (ask.permits(), ask.is_look());
+        let as_one = |by| table.as_one(by);
+        let now = match ask.when() {
+            When::At(now) => now,
+            When::Within(interval) if is_look => {
+                let looked = table.look_within(address, interval, n);
+                return looked.map(|looked| looked.map_err(as_one)).into();
+            }
+            When::Within(interval) => {
+                let taken = table.take_each_within(address, interval, n);
+                return taken.map(|taken| taken.map_err(as_one)).into();
+            }
+        };
+        match ask.tell {
+            Tell::Detail(seen) => {
+                let (decision, detail) = if is_look {
+                    let detail = table.explain(address, now, n);
+                    (detail.decision.into(), detail)
+                } else {
+                    let (taken, detail) = table.take_explained(address, now, n);
+                    (taken.into(), detail)
+                };
+                seen.set(Some(detail));
+                decision
+            }
+            _ if is_look => table.look(address, now, n).map_err(as_one).into(),
+            Tell::Grant(keep) => table.take_then(address, now, n, keep),
+            _ => match table.take_each(address, now, n, ()) {
+                Ok(left) => Answer::Granted(table.receipt(left, now, n)),
+                Err(by) => Answer::Denied(as_one(by)),
+            },
         }
     }
 
     #[inline(always)]
-    fn take_within(
-        &self,
-        address: &Address,
-        interval: Interval,
-        n: u32,
-    ) -> Option<Result<Receipt, Denied>> {
-        let taken = self.take_each_within(address, interval, n)?;
-        Some(taken.map_err(|by| self.as_one(address, by)))
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        let Self { table, address } = self;
+        match back {
+            Back::Refund {
+                now,
+                permits,
+                receipt,
+                ..
+            } => table.refund_each(address, now, permits, receipt).into(),
+            Back::Release { permits } => {
+                table.release(address, permits);
+                Returned::NOTHING
+            }
+            _ => Returned::NOTHING,
+        }
     }
 
-    fn peek_within(
-        &self,
-        address: &Address,
-        interval: Interval,
-        n: u32,
-    ) -> Option<Result<(), Denied>> {
-        let looked = self.look_within(address, interval, n)?;
-        Some(looked.map_err(|by| self.as_one(address, by)))
+    fn read(&self, read: Read<'_>) -> Reading {
+        let (Self { table, address }, now) = (self, read.now());
+        let (states, has_entry) = table.states(address, now);
+        // No permit can be taken without an entry.
+        let is_crowded = !has_entry && table.has_room(address, now, 1).is_err();
+        let limits = || table.limits().zip(states.as_ref());
+        let available = limits().map(|((_, rules), &state)| rules.available(state, now));
+        let idle = limits().map(|((_, rules), &state)| rules.idle(state, now));
+        Reading {
+            available: if is_crowded {
+                0
+            } else {
+                available.min().unwrap_or(0)
+            },
+            capacity: table.capacity(),
+            idle: idle.fold(Idle::Since(Timestamp::ZERO), Idle::and),
+            held: 0,
+        }
     }
 
-    #[inline]
-    fn decides_within(&self) -> bool {
-        true
+    fn retry(&self, denied: Denied) -> Retry {
+        self.table.retry(&self.address, denied)
+    }
+
+    #[inline(always)]
+    fn hints(&self) -> Hints {
+        Hints::NONE.within_intervals()
+    }
+}
+
+impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
+    /// The largest request that every limit can grant.
+    fn capacity(&self) -> u64 {
+        let capacity = self.limits().map(|(_, rules)| rules.capacity());
+        capacity.min().unwrap_or(0)
+    }
+
+    /// Takes, and asks whether to keep the permits: see [`Tell::Grant`].
+    fn take_then(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+        keep: &mut dyn FnMut() -> bool,
+    ) -> Answer {
+        let left = match self.take_each(address, now, n, ()) {
+            Ok(left) => left,
+            Err(by) => return Answer::Denied(self.as_one(by)),
+        };
+        let words = if n > 0 { self.search(address) } else { None };
+        let undo = words.map(|words| UndoOnDrop {
+            list: self,
+            progress: Progress {
+                words,
+                taken: self.rules.count(),
+                left,
+            },
+            tag: address.tag(),
+            now,
+            n,
+        });
+        if keep() {
+            mem::forget(undo);
+            Answer::Granted(Receipt::NONE)
+        } else {
+            Answer::Undone
+        }
     }
 
     fn take_explained(
@@ -1338,7 +1434,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
         match taken {
             Ok(receipt) => (Ok(receipt), detail),
             Err(by) => {
-                let denied = self.as_one(address, by);
+                let denied = self.as_one(by);
                 (Err(denied), self.denied_by(address, denied, detail))
             }
         }
@@ -1349,7 +1445,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
         let looked = self.judge(states, now, n).map(|_| ());
         match looked {
             Err(by) => {
-                let denied = self.as_one(address, by);
+                let denied = self.as_one(by);
                 self.denied_by(address, denied, self.told(states, now, looked).detail)
             }
             Ok(()) if !has_entry && self.has_room(address, now, n).is_err() => {
@@ -1360,54 +1456,14 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
         }
     }
 
-    fn is_composed(&self) -> bool {
-        true
-    }
-
-    fn take_then(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Denied> {
-        let left = match self.take_each(address, now, n, ()) {
-            Ok(left) => left,
-            Err(by) => return Err(self.as_one(address, by)),
-        };
-        let words = if n > 0 { self.search(address) } else { None };
-        let Some(words) = words else {
-            return Ok(rest());
-        };
-        let undo = UndoOnDrop {
-            list: self,
-            progress: Progress {
-                words,
-                taken: self.rules.count(),
-                left,
-            },
-            tag: address.tag(),
-            now,
-            n,
-        };
-        let done = rest();
-        if done {
-            mem::forget(undo);
-        }
-        Ok(done)
-    }
-
-    fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
+    /// Looks at a request.
+    fn look(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), DeniedBy> {
         let (states, has_entry) = self.states(address, now);
-        match self.judge(states, now, n) {
-            Err(by) => Err(self.as_one(address, by)),
-            Ok(_) if !has_entry => self.has_room(address, now, n),
-            Ok(_) => Ok(()),
+        self.judge(states, now, n)?;
+        if !has_entry && self.has_room(address, now, n).is_err() {
+            return Err(crowded(now, n));
         }
-    }
-
-    fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.refund_each(address, now, n, receipt)
+        Ok(())
     }
 
     #[inline]
@@ -1438,26 +1494,6 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
         }
     }
 
-    fn available(&self, address: &Address, now: Timestamp) -> u64 {
-        let (states, has_entry) = self.states(address, now);
-        // No permit can be taken without an entry.
-        if !has_entry && self.has_room(address, now, 1).is_err() {
-            return 0;
-        }
-        let available = self.limits().zip(states.as_ref());
-        available
-            .map(|((_, rules), &state)| rules.available(state, now))
-            .min()
-            .unwrap_or(0)
-    }
-
-    fn idle(&self, address: &Address, now: Timestamp) -> Idle {
-        let (states, _) = self.states(address, now);
-        let idle = self.limits().zip(states.as_ref());
-        idle.map(|((_, rules), &state)| rules.idle(state, now))
-            .fold(Idle::Since(Timestamp::ZERO), Idle::and)
-    }
-
     fn retry(&self, address: &Address, denied: Denied) -> Retry {
         match denied {
             Denied::Crowded { .. } => self.table.retry(),
@@ -1479,13 +1515,6 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> key::sealed::Table for Keyed
         }
     }
 
-    fn capacity(&self, _: &Address) -> u64 {
-        let capacity = self.limits().map(|(_, rules)| rules.capacity());
-        capacity.min().unwrap_or(0)
-    }
-}
-
-impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// What goes with a denial of one limit, of which that limit says `detail`. All limits say when
     /// to retry.
     fn denied_by(&self, address: &Address, denied: Denied, detail: Detail) -> Detail {
@@ -1495,107 +1524,9 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             ..detail
         }
     }
-}
 
-/// A table with several limits for each key. Sealed.
-#[doc(hidden)]
-pub trait EachLimit: Keys {
-    #[doc(hidden)]
-    fn take_each_at(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, DeniedBy>;
-    #[doc(hidden)]
-    fn take_each_explained_at(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        n: u32,
-    ) -> (Result<Receipt, DeniedBy>, DetailBy);
-    #[doc(hidden)]
-    fn take_each_for_good_at(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        n: u32,
-    ) -> Result<(), DeniedBy>;
-    #[doc(hidden)]
-    fn take_each_detailed_at(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        n: u32,
-    ) -> (Result<(), DeniedBy>, [Option<Detail>; MOST]);
-    #[doc(hidden)]
-    fn take_each_noted_at(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        n: u32,
-    ) -> Result<[Receipt; MOST], DeniedBy>;
-    #[doc(hidden)]
-    fn retry_by(&self, address: &Address, by: DeniedBy) -> Retry;
-    #[doc(hidden)]
-    fn explain_nth_at(
-        &self,
-        address: &Address,
-        limit: usize,
-        now: Timestamp,
-        n: u32,
-    ) -> Option<Detail>;
-}
-
-impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> EachLimit for KeyedList<L, M, S> {
-    #[inline]
-    fn take_each_at(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, DeniedBy> {
-        match self.take_each(address, now, n, ()) {
-            Ok(left) => Ok(self.receipt(left, now, n)),
-            Err(by) => Err(by),
-        }
-    }
-
-    fn take_each_explained_at(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        n: u32,
-    ) -> (Result<Receipt, DeniedBy>, DetailBy) {
-        self.take_each_explained(address, now, n)
-    }
-
-    #[inline]
-    fn take_each_for_good_at(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        n: u32,
-    ) -> Result<(), DeniedBy> {
-        match self.take_each(address, now, n, ()) {
-            Ok(_) => Ok(()),
-            Err(by) => Err(by),
-        }
-    }
-
-    fn take_each_detailed_at(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        n: u32,
-    ) -> (Result<(), DeniedBy>, [Option<Detail>; MOST]) {
-        self.take_each_detailed(address, now, n)
-    }
-
-    fn take_each_noted_at(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        n: u32,
-    ) -> Result<[Receipt; MOST], DeniedBy> {
-        self.take_each_noted(address, now, n)
-    }
-
-    fn retry_by(&self, address: &Address, by: DeniedBy) -> Retry {
-        self.retry(address, self.as_one(address, by))
-    }
-
-    fn explain_nth_at(
+    /// What the limit with index `limit` would answer. `None` if there is no such limit.
+    fn explain_nth(
         &self,
         address: &Address,
         limit: usize,
@@ -1612,18 +1543,19 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> EachLimit for KeyedList<L, M
         };
         let detail = rules.detail(state, now, decision);
         Some(match decision {
-            Err(Denied::Crowded { .. }) => Detail {
-                available: 0,
-                full_again: self.table.retry(),
-                retry: self.table.retry(),
-                ..detail
-            },
+            Err(Denied::Crowded { .. }) => detail.without_slot(self.table.retry()),
             _ => detail,
         })
     }
 }
 
-impl<P: Deref<Target: EachLimit>> Key<P> {
+impl<L, M, S, P> Key<P>
+where
+    L: RuleList,
+    M: AsRef<[Line]>,
+    S: BuildHasher,
+    P: Deref<Target = KeyedList<L, M, S>>,
+{
     /// Takes `n` permits of each limit of the key at `now`, or none. As
     /// [`try_acquire_at`](Self::try_acquire_at), but a denial says which limit it was. For a key of
     /// a [`KeyedList`].
@@ -1650,8 +1582,11 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
     #[inline]
     pub fn try_acquire_each_at(self, now: Timestamp, n: u32) -> Result<Lease<Self>, DeniedBy> {
         let (table, address) = self.place();
-        match table.take_each_at(address, now, n) {
-            Ok(receipt) => Ok(Lease::from_grant(self, n, receipt)),
+        match table.take_each(address, now, n, ()) {
+            Ok(left) => {
+                let receipt = table.receipt(left, now, n);
+                Ok(Lease::from_grant(self, n, receipt))
+            }
             Err(by) => Err(by),
         }
     }
@@ -1683,7 +1618,7 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
         n: u32,
     ) -> (Result<Lease<Self>, DeniedBy>, DetailBy) {
         let (table, address) = self.place();
-        let (taken, told) = table.take_each_explained_at(address, now, n);
+        let (taken, told) = table.take_each_explained(address, now, n);
         let lease = taken.map(|receipt| Lease::from_grant(self, n, receipt));
         (lease, told)
     }
@@ -1708,7 +1643,7 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
     /// ```
     pub fn retry_each(&self, denied: DeniedBy) -> Retry {
         let (table, address) = self.place();
-        table.retry_by(address, denied)
+        table.retry(address, table.as_one(denied))
     }
 
     /// Returns what each limit of the key would answer, in order. Writes nothing. For a key of a
@@ -1725,7 +1660,7 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
     /// ```
     pub fn explain_each_at(&self, now: Timestamp, n: u32) -> impl Iterator<Item = Detail> {
         let (table, address) = self.place();
-        (0..).map_while(move |limit| table.explain_nth_at(address, limit, now, n))
+        (0..).map_while(move |limit| table.explain_nth(address, limit, now, n))
     }
 }
 

@@ -149,6 +149,17 @@ impl Detail {
         }
     }
 
+    /// What goes with the denial of a key that finds no slot in its table: without one, no permit
+    /// can be taken.
+    pub(crate) const fn without_slot(self, retry: Retry) -> Self {
+        Self {
+            available: 0,
+            full_again: retry,
+            retry,
+            ..self
+        }
+    }
+
     /// Looks at a state that `detail` tells about, and decides on a request by its permits.
     pub(crate) fn look(
         now: Timestamp,

@@ -15,7 +15,6 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crossbeam_utils::CachePadded;
 
-use crate::limiter::denied::Denied;
 use crate::limiter::not_granted::NotGranted;
 use crate::sync::const_unless_loom;
 use crate::word::{AtomicWord, NativeWord};
@@ -182,15 +181,6 @@ impl Tally {
             refused: refused.total(),
             cancelled: cancelled.total(),
             held: self.held.load(Relaxed),
-        }
-    }
-
-    /// Counts the final decision about a request for `n` permits.
-    #[inline]
-    pub(crate) fn decided<T>(&self, n: u32, decision: &Result<T, Denied>) {
-        match decision {
-            Ok(_) => self.granted(n),
-            Err(denied) => self.not_granted(n, NotGranted::from(*denied)),
         }
     }
 

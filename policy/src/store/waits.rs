@@ -32,8 +32,8 @@ use std::sync::{Arc, Weak};
 use arc_swap::{ArcSwap, Guard};
 use portcullis_async::{KeyedQueue, Order, QueueKey};
 use portcullis_core::keyed::{Address, Key, KeyHash};
-use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Receipt, Returned};
-use portcullis_core::queue::{ByAddress, LimitersByAddress, QueueKeys};
+use portcullis_core::limiter::{Answer, Ask, Back, Hints, Idle, Read, Reading, Receipt, Returned};
+use portcullis_core::queue::{Keys, QueueKeys};
 use portcullis_core::{Denied, Limiter, Retry, Timestamp};
 
 use super::tell::{Held, Tell};
@@ -45,7 +45,7 @@ use crate::timers::{MAX_WAITING, QueueTimer};
 const UNHEARD: Duration = Duration::from_millis(100);
 
 /// A wait list for each key of a rule.
-pub(crate) type RuleQueue = KeyedQueue<ByAddress<QueuedLimits>, QueueTimer>;
+pub(crate) type RuleQueue = KeyedQueue<QueuedLimits, QueueTimer>;
 
 /// The queue of a store.
 #[derive(Default)]
@@ -95,7 +95,7 @@ pub(crate) struct QueuedLimits {
     unheard: Vec<Weak<()>>,
 }
 
-impl LimitersByAddress for QueuedLimits {
+impl Keys for QueuedLimits {
     type Limiter<'t> = QueuedKey;
 
     fn limiter_at(&self, at: Address) -> QueuedKey {
@@ -110,14 +110,14 @@ impl LimitersByAddress for QueuedLimits {
         KeyHash::new(&self.store.load().hasher, key)
     }
 
-    fn locate(&self, hash: KeyHash) -> Address {
+    fn locate_first(&self, hash: KeyHash) -> Address {
         let at = self.store.load().locate_hashed(hash);
         at.expect("a rule with a queue has a limit")
     }
+}
 
-    fn is_composed(&self) -> bool {
-        self.store.load().seats.len() > 1
-    }
+impl QueueKeys for QueuedLimits {
+    const SHARED: bool = false;
 
     fn next_held(&self, from: usize) -> Option<usize> {
         let store = self.store.load();
@@ -194,6 +194,14 @@ impl Limiter for QueuedKey {
             retry => retry,
         }
     }
+
+    fn hints(&self) -> Hints {
+        if self.store.seats.len() == 1 {
+            Hints::ONE_RECEIPT
+        } else {
+            Hints::NONE
+        }
+    }
 }
 
 impl QueuedKey {
@@ -247,10 +255,10 @@ impl Store {
             return;
         };
         (self.waits.limits, self.waits.permits) = (settings.limits, settings.permits);
-        let table = ByAddress(QueuedLimits {
+        let table = QueuedLimits {
             store: ArcSwap::from_pointee(self.share()),
             unheard: self.waits.unheard.clone(),
-        });
+        };
         let queue = KeyedQueue::new(table, timer(), settings.permits);
         let queue = queue.with_max_waiters(MAX_WAITING);
         let queue = queue.with_order(match settings.order {
@@ -488,7 +496,7 @@ impl Store {
         match next {
             Some((to, next)) if Arc::ptr_eq(queue, next) => {
                 queue.set_max_permits(to.waits.permits);
-                queue.change(|table| table.0.store.store(Arc::new(to.share())));
+                queue.change(|table| table.store.store(Arc::new(to.share())));
             }
             // Its requests are decided at once, by the limits that they waited for.
             _ => queue.close(),

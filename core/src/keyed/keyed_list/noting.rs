@@ -7,7 +7,7 @@ use core::ops::Deref;
 
 use crate::all_of::DeniedBy;
 use crate::keyed::key::Key;
-use crate::keyed::keyed_list::{EachLimit, KeyedList};
+use crate::keyed::keyed_list::KeyedList;
 use crate::keyed::line::{Address, Line};
 use crate::keyed::rule_list::{MOST, RuleList};
 use crate::leases::lease::Lease;
@@ -16,7 +16,7 @@ use crate::limiter::receipt::Receipt;
 use crate::time::timestamp::Timestamp;
 
 impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
-    pub(super) fn take_each_detailed(
+    fn take_each_detailed(
         &self,
         address: &Address,
         now: Timestamp,
@@ -37,7 +37,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
                     if limit == told.index {
                         Some(told.detail)
                     } else {
-                        self.explain_nth_at(address, limit, now, n)
+                        self.explain_nth(address, limit, now, n)
                     }
                 };
                 (Err(by), array::from_fn(detail))
@@ -45,7 +45,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         }
     }
 
-    pub(super) fn take_each_noted(
+    fn take_each_noted(
         &self,
         address: &Address,
         now: Timestamp,
@@ -62,7 +62,13 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     }
 }
 
-impl<P: Deref<Target: EachLimit>> Key<P> {
+impl<L, M, S, P> Key<P>
+where
+    L: RuleList,
+    M: AsRef<[Line]>,
+    S: BuildHasher,
+    P: Deref<Target = KeyedList<L, M, S>>,
+{
     /// Takes permits as [`try_acquire_each_at`](Self::try_acquire_each_at) does, without a lease
     /// and without a receipt. Permits of concurrency limits return by
     /// [`release`](crate::Limiter::release); the others return by time alone.
@@ -85,7 +91,10 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
     #[inline]
     pub fn take_each_at(&self, now: Timestamp, n: u32) -> Result<(), DeniedBy> {
         let (table, address) = self.place();
-        table.take_each_for_good_at(address, now, n)
+        match table.take_each(address, now, n, ()) {
+            Ok(_) => Ok(()),
+            Err(by) => Err(by),
+        }
     }
 
     /// Takes permits as [`try_acquire_each_at`](Self::try_acquire_each_at) does, and returns what
@@ -118,7 +127,7 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
         n: u32,
     ) -> (Result<Lease<Self>, DeniedBy>, [Option<Detail>; MOST]) {
         let (table, address) = self.place();
-        let (taken, details) = table.take_each_detailed_at(address, now, n);
+        let (taken, details) = table.take_each_detailed(address, now, n);
         let lease = taken.map(|()| Lease::from_grant(self, n, Receipt::NONE));
         (lease, details)
     }
@@ -152,7 +161,7 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
         n: u32,
     ) -> Result<(Lease<Self>, [Receipt; MOST]), DeniedBy> {
         let (table, address) = self.place();
-        let receipts = table.take_each_noted_at(address, now, n)?;
+        let receipts = table.take_each_noted(address, now, n)?;
         Ok((Lease::from_grant(self, n, Receipt::NONE), receipts))
     }
 
@@ -169,6 +178,6 @@ impl<P: Deref<Target: EachLimit>> Key<P> {
     /// ```
     pub fn explain_limit_at(&self, limit: usize, now: Timestamp, n: u32) -> Option<Detail> {
         let (table, address) = self.place();
-        table.explain_nth_at(address, limit, now, n)
+        table.explain_nth(address, limit, now, n)
     }
 }

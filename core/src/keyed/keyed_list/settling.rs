@@ -25,7 +25,6 @@
 use core::hash::BuildHasher;
 use core::mem;
 
-use crate::keyed::key::sealed::Table as _;
 use crate::keyed::keyed_list::KeyedList;
 use crate::keyed::line::{self, Address, Found, Line, Words};
 use crate::keyed::rule_list::sealed::Rules;

@@ -5,18 +5,9 @@ use core::hash::Hash;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
-use crate::keyed::key::sealed::Table;
 use crate::keyed::key::{Key, Keys, QueueKeys};
 use crate::keyed::key_hash::KeyHash;
 use crate::keyed::line::Address;
-use crate::limiter::Idle;
-use crate::limiter::denied::{Denied, Retry};
-use crate::limiter::detail::Detail;
-use crate::limiter::metadata::Metadata;
-use crate::limiter::not_granted::NotGranted;
-use crate::limiter::receipt::{Receipt, Refund};
-use crate::time::interval::Interval;
-use crate::time::timestamp::Timestamp;
 use crate::wrappers::counted::Counted;
 use crate::wrappers::tally::Tally;
 
@@ -104,6 +95,16 @@ impl<L: Keys, T: Borrow<Tally>> Counted<L, T> {
 }
 
 impl<L: Keys, T: Borrow<Tally>> Keys for Counted<L, T> {
+    type Limiter<'t>
+        = Counted<L::Limiter<'t>, &'t Tally>
+    where
+        Self: 't;
+
+    #[inline(always)]
+    fn limiter_at(&self, address: Address) -> Self::Limiter<'_> {
+        Counted::with_tally(self.limiter.limiter_at(address), self.tally())
+    }
+
     #[inline]
     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
         self.limiter.hash_of(key)
@@ -125,203 +126,5 @@ impl<L: QueueKeys, T: Borrow<Tally>> QueueKeys for Counted<L, T> {
 
     fn next_held(&self, from: usize) -> Option<usize> {
         self.limiter.next_held(from)
-    }
-}
-
-impl<L, T: Borrow<Tally>> Counted<L, T> {
-    /// Counts a final decision.
-    #[inline]
-    fn count<G>(&self, n: u32, decision: Result<G, Denied>) -> Result<G, Denied> {
-        self.tally().decided(n, &decision);
-        decision
-    }
-
-    /// Counts a grant. A denial is not final.
-    #[inline]
-    fn count_grant<G>(&self, n: u32, decision: Result<G, Denied>) -> Result<G, Denied> {
-        if decision.is_ok() {
-            self.tally().granted(n);
-        }
-        decision
-    }
-
-    /// Counts the final decision about a take that a composition undoes if another limit denies.
-    fn count_then(
-        &self,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-        take: impl FnOnce(&L, &mut dyn FnMut() -> bool) -> Result<bool, Denied>,
-    ) -> Result<bool, Denied> {
-        let granted = self.count_grant_then(n, rest, take);
-        if let Err(denied) = granted {
-            self.tally().not_granted(n, denied.into());
-        }
-        granted
-    }
-
-    /// The same for a take whose denial is not final.
-    fn count_grant_then(
-        &self,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-        take: impl FnOnce(&L, &mut dyn FnMut() -> bool) -> Result<bool, Denied>,
-    ) -> Result<bool, Denied> {
-        /// Permits that count as held until they are given back.
-        struct Held<'a>(&'a Tally, u32);
-        impl Drop for Held<'_> {
-            fn drop(&mut self) {
-                self.0.returned(self.1);
-            }
-        }
-        take(&self.limiter, &mut || {
-            self.tally().granted(n);
-            let held = Held(self.tally(), n);
-            let done = rest();
-            if done {
-                core::mem::forget(held);
-            }
-            done
-        })
-    }
-}
-
-impl<L: Table, T: Borrow<Tally>> Table for Counted<L, T> {
-    #[inline]
-    fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.count(n, self.limiter.take(address, now, n))
-    }
-
-    #[inline]
-    fn take_within(
-        &self,
-        address: &Address,
-        interval: Interval,
-        n: u32,
-    ) -> Option<Result<Receipt, Denied>> {
-        let decision = self.limiter.take_within(address, interval, n)?;
-        Some(self.count(n, decision))
-    }
-
-    #[inline]
-    fn peek_within(
-        &self,
-        address: &Address,
-        interval: Interval,
-        n: u32,
-    ) -> Option<Result<(), Denied>> {
-        self.limiter.peek_within(address, interval, n)
-    }
-
-    #[inline]
-    fn decides_within(&self) -> bool {
-        self.limiter.decides_within()
-    }
-
-    fn is_composed(&self) -> bool {
-        self.limiter.is_composed()
-    }
-
-    fn take_then(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Denied> {
-        self.count_then(n, rest, |table, rest| {
-            table.take_then(address, now, n, rest)
-        })
-    }
-
-    fn attempt(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.count_grant(n, self.limiter.attempt(address, now, n))
-    }
-
-    #[inline]
-    fn attempt_within(
-        &self,
-        address: &Address,
-        interval: Interval,
-        n: u32,
-    ) -> Option<Result<Receipt, Denied>> {
-        let decision = self.limiter.attempt_within(address, interval, n)?;
-        Some(self.count_grant(n, decision))
-    }
-
-    fn attempt_then(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        n: u32,
-        rest: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, Denied> {
-        self.count_grant_then(n, rest, |table, rest| {
-            table.attempt_then(address, now, n, rest)
-        })
-    }
-
-    fn not_granted(&self, address: &Address, now: Timestamp, n: u32, why: NotGranted) {
-        self.limiter.not_granted(address, now, n, why);
-        self.tally().not_granted(n, why);
-    }
-
-    fn cancelled(&self, address: &Address, n: u32) {
-        self.tally().cancelled(n);
-        self.limiter.cancelled(address, n);
-    }
-
-    fn take_explained(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        n: u32,
-    ) -> (Result<Receipt, Denied>, Detail) {
-        let (taken, detail) = self.limiter.take_explained(address, now, n);
-        (self.count(n, taken), detail)
-    }
-
-    fn explain(&self, address: &Address, now: Timestamp, n: u32) -> Detail {
-        self.limiter.explain(address, now, n)
-    }
-
-    fn peek(&self, address: &Address, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.limiter.peek(address, now, n)
-    }
-
-    fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        self.tally().returned(n);
-        self.limiter.refund(address, now, n, receipt)
-    }
-
-    #[inline]
-    fn release(&self, address: &Address, n: u32) {
-        self.tally().returned(n);
-        self.limiter.release(address, n);
-    }
-
-    fn available(&self, address: &Address, now: Timestamp) -> u64 {
-        self.limiter.available(address, now)
-    }
-
-    fn idle(&self, address: &Address, now: Timestamp) -> Idle {
-        self.limiter.idle(address, now)
-    }
-
-    fn retry(&self, address: &Address, denied: Denied) -> Retry {
-        self.limiter.retry(address, denied)
-    }
-
-    fn capacity(&self, address: &Address) -> u64 {
-        self.limiter.capacity(address)
-    }
-
-    fn metadata(
-        &self,
-        address: &Address,
-        now: Timestamp,
-        denied: Option<Denied>,
-        offers: &mut Metadata<'_>,
-    ) -> bool {
-        self.limiter.metadata(address, now, denied, offers)
     }
 }
