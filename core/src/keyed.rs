@@ -112,7 +112,7 @@ use crate::word::KeyedWord;
     note = "in a constant or a static, write for example `TokenBucketRules::new(rate, burst)`",
     note = "for limiters of any other type, use a `KeyedArray`"
 )]
-pub trait KeyedRules: TableRules<Word = KeyedWord> {}
+pub trait KeyedRules: TableRules<Word = KeyedWord> + Sized {}
 
 impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 
@@ -667,13 +667,13 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// Whether the slots of a line can be judged at `now` as they are.
     #[inline(always)]
     fn is_settled(line: &Line, now: Timestamp) -> bool {
-        !R::WRAPS || table::is_settled(line.clock(), now)
+        !R::wraps() || table::is_settled(line.clock(), now)
     }
 
     /// Settles the line of the slot with index `at`, if necessary.
     #[inline(always)]
     fn settle_at(&self, at: usize, now: Timestamp) {
-        if R::WRAPS && !self.table.is_settled(Width::ONE, at, now) {
+        if R::wraps() && !self.table.is_settled(Width::ONE, at, now) {
             self.settle(at, now);
         }
     }
@@ -702,7 +702,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// lost the slot.
     #[inline(always)]
     fn settled(&self, entry: Entry<'_>, held: Held, now: Timestamp) -> Option<Held> {
-        if !R::WRAPS {
+        if !R::wraps() {
             return Some(held);
         }
         self.settle_at(entry.at, now);
@@ -712,7 +712,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
 
     /// Whether settling the line of the slot with index `at` would find its limiter at rest.
     fn has_rested(&self, at: usize, held: Held, now: Timestamp) -> bool {
-        if !R::WRAPS {
+        if !R::wraps() {
             return false;
         }
         let (rules, since) = (self.rules_of(held.tag()), self.table.since(now));
@@ -995,7 +995,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> QueueKeys
             let rules = self.rules_of(held.tag());
             rules.releases() && !rules.idle(held.state(), Timestamp::MAX).is_idle()
         };
-        if !R::RELEASES {
+        if !self.rules.iter().any(TableRules::releases) {
             return None;
         }
         line::entries_from(self.table.lines(), from, Width::ONE)

@@ -19,26 +19,40 @@ use crate::time::timestamp::Timestamp;
 use crate::word::{STATE_AT, Word};
 
 /// The rules of a limiter whose state is one word.
+///
+/// A list of limits, which may be of several kinds, has them as `dyn`
+/// [`Rules`](crate::keyed::rule_list::sealed::Rules), without what needs `Self: Sized`.
 pub trait WordRules {
     /// The word type that is wide enough for every state.
-    type Word: Word;
+    type Word: Word
+    where
+        Self: Sized;
 
     /// The part of a request that does not depend on the state, computed before the loop over the
     /// word.
-    type Request: Copy;
+    type Request: Copy
+    where
+        Self: Sized;
 
     /// Prepares a request for `n` permits at `now`. Fails with [`Denied::ExceedsCapacity`] if no
     /// state can have `n` permits. With `n = 0` nothing is taken, and the verdict is that on a
     /// request for 1.
-    fn request(&self, now: Timestamp, n: u32) -> Result<Self::Request, Denied>;
+    fn request(&self, now: Timestamp, n: u32) -> Result<Self::Request, Denied>
+    where
+        Self: Sized;
 
     /// Decides on a request.
-    fn judge(&self, state: u64, request: Self::Request) -> Verdict;
+    fn judge(&self, state: u64, request: Self::Request) -> Verdict
+    where
+        Self: Sized;
 
     /// Prepares a request at a time that lies in `interval`: the requests at its two ends. Fails as
     /// [`request`](Self::request) does.
     #[inline(always)]
-    fn requests_within(&self, interval: Interval, n: u32) -> Result<[Self::Request; 2], Denied> {
+    fn requests_within(&self, interval: Interval, n: u32) -> Result<[Self::Request; 2], Denied>
+    where
+        Self: Sized,
+    {
         Ok([
             self.request(interval.earliest(), n)?,
             self.request(interval.latest(), n)?,
@@ -61,7 +75,10 @@ pub trait WordRules {
     /// - In the second zone the next state does not depend on the time. In the third it moves ahead
     ///   with time, or stands still.
     #[inline(always)]
-    fn judge_within(&self, state: u64, [first, last]: [Self::Request; 2]) -> Option<Verdict> {
+    fn judge_within(&self, state: u64, [first, last]: [Self::Request; 2]) -> Option<Verdict>
+    where
+        Self: Sized,
+    {
         match (self.judge(state, first), self.judge(state, last)) {
             (Verdict::Granted(left), Verdict::Granted(at_last)) if left == at_last => {
                 Some(Verdict::Granted(left))
@@ -114,16 +131,19 @@ pub(crate) fn look<R: WordRules>(
 
 /// The rules of a table with one word per key, in which keys come and go.
 pub trait TableRules: WordRules {
-    /// Whether permits return by release. A release is then a refund.
-    const RELEASES: bool = false;
-
     /// Whether permits come back by time, so that a state wraps.
-    const WRAPS: bool = true;
+    #[inline(always)]
+    fn wraps() -> bool
+    where
+        Self: Sized,
+    {
+        true
+    }
 
-    /// Whether permits of this limit return by release. Rules of several kinds differ in it.
+    /// Whether permits return by release. A release is then a refund.
     #[inline(always)]
     fn releases(&self) -> bool {
-        Self::RELEASES
+        false
     }
 
     /// Whether a take never changes the state.
@@ -175,7 +195,10 @@ pub trait TableRules: WordRules {
     /// `low`. Returns the next state above the same bits. Rules that can decide without moving the
     /// state override this method.
     #[inline(always)]
-    fn judge_in_slot(&self, slot: u64, low: u64, request: Self::Request) -> Verdict {
+    fn judge_in_slot(&self, slot: u64, low: u64, request: Self::Request) -> Verdict
+    where
+        Self: Sized,
+    {
         match self.judge(slot >> STATE_AT, request) {
             Verdict::Granted(left) => Verdict::Granted(left << STATE_AT | low),
             verdict => verdict,
@@ -184,8 +207,11 @@ pub trait TableRules: WordRules {
 
     /// The state under these rules of a limiter whose state under the rules `before` is `state`:
     /// permits in use stay in use. Called at `now`, which may be stale. Not called for rules that
-    /// [release](Self::RELEASES).
-    fn moved(&self, _before: &Self, state: u64, _now: Timestamp) -> u64 {
+    /// [release](Self::releases).
+    fn moved(&self, _before: &Self, state: u64, _now: Timestamp) -> u64
+    where
+        Self: Sized,
+    {
         state
     }
 
@@ -206,7 +232,10 @@ pub trait TableRules: WordRules {
 
     /// The state after up to `n` permits are taken, as many as there are, and how many. A limit
     /// that may owe permits takes as many as its declared debt allows, and owes at most `owing`.
-    fn charged(&self, state: u64, now: Timestamp, n: u32, owing: u64) -> (u64, u32) {
+    fn charged(&self, state: u64, now: Timestamp, n: u32, owing: u64) -> (u64, u32)
+    where
+        Self: Sized,
+    {
         let _ = owing;
         let most = self.available(state, now).min(n.into()) as u32;
         let request = self.request(now, most);

@@ -39,10 +39,17 @@ fn without_path(registered: &str) -> &str {
         .unwrap_or_default()
 }
 
-/// Returns the types that implement `Limiter` in this source, except those in its documentation.
+/// Returns the types that implement `Limiter` in this source, by themselves or by a row of
+/// `around_word!`, except those in its documentation.
 fn implemented(source: &str) -> impl Iterator<Item = &str> {
     source.lines().filter_map(|line| {
-        let (generics, name) = line.strip_prefix("impl")?.split_once(" Limiter for ")?;
+        let row = line
+            .strip_prefix("    [")
+            .filter(|row| row.contains(" => |"));
+        let (generics, name) = match row {
+            Some(row) => ("", row.split_once("] ")?.1),
+            None => line.strip_prefix("impl")?.split_once(" Limiter for ")?,
+        };
         let end = name.find(|c: char| !c.is_alphanumeric())?;
         (generics.is_empty() || generics.ends_with('>')).then_some(&name[..end])
     })
@@ -88,10 +95,12 @@ impl<W: Word> Limiter for OnWords<W> {
 impl<L: Limiter> QueueLimiter for Other<L> {
 impl<P> Limiter for Wrapped<P>
 where
+around_word! {
+    [W: Word] AroundWord<W> => |limiter| limiter;
 ";
     assert_eq!(
         implemented(source).collect::<Vec<_>>(),
-        ["Plain", "OnWords", "Wrapped"]
+        ["Plain", "OnWords", "Wrapped", "AroundWord"]
     );
     assert_eq!(
         without_path("portcullis_core::TokenBucket<W>"),

@@ -94,7 +94,7 @@ use crate::limiter::receipt::Receipt;
 use crate::limiter::{
     Answer, Ask, Back, Hints, Idle, Limiter, Read, Reading, Returned, Tell, When,
 };
-use crate::rules::Verdict;
+use crate::rules::{TableRules, Verdict};
 use crate::sync::const_unless_loom;
 use crate::time::timestamp::Timestamp;
 use crate::word::STATE_AT;
@@ -612,7 +612,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// Whether the entry with index `at` can be judged at `now` as it is.
     #[inline(always)]
     fn is_settled(&self, at: usize, now: Timestamp) -> bool {
-        !L::WRAPS || self.table.is_settled(self.width(), at, now)
+        !L::wraps() || self.table.is_settled(self.width(), at, now)
     }
 
     /// Settles the words with the clock of the entry with index `at`, if necessary.
@@ -651,7 +651,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
 
     /// Whether settling the entry with index `at` would find a limit at rest, in this state.
     fn has_rested(&self, at: usize, limit: usize, state: u64, now: Timestamp) -> bool {
-        if !L::WRAPS {
+        if !L::wraps() {
             return false;
         }
         let since = self.table.since(now);
@@ -1476,7 +1476,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             return;
         };
         for limit in self.order() {
-            let is_released = self.rules.get(limit).is_some_and(Rules::releases);
+            let is_released = self.rules.get(limit).is_some_and(TableRules::releases);
             let Some(word) = self.word(words, limit).filter(|_| is_released) else {
                 continue;
             };
@@ -1501,7 +1501,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
                 let (states, _) = self.states(address, now);
                 let limits = self.limits().zip(states.as_ref());
                 limits.fold(Retry::At(now), |all, ((_, rules), &state)| {
-                    let decision = match rules.judge(state, now, permits) {
+                    let decision = match rules.judge_at(state, now, permits) {
                         Verdict::Granted(_) | Verdict::Allowed => Ok(()),
                         // The sum of queued requests may exceed the capacity.
                         Verdict::Denied(Denied::ExceedsCapacity { .. }) => Err(denied),
@@ -1536,7 +1536,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         let rules = self.rules.get(limit)?;
         let (states, has_entry) = self.states(address, now);
         let state = *states.as_ref().get(limit)?;
-        let decision = match rules.judge(state, now, n) {
+        let decision = match rules.judge_at(state, now, n) {
             Verdict::Denied(denied) => Err(denied),
             Verdict::Granted(_) | Verdict::Allowed if has_entry => Ok(()),
             Verdict::Granted(_) | Verdict::Allowed => self.has_room(address, now, n),

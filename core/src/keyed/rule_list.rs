@@ -3,13 +3,10 @@
 use self::sealed::{List, Rules};
 use crate::all_of::DeniedBy;
 use crate::keyed::KeyedRules;
-use crate::limiter::Idle;
-use crate::limiter::denied::{Denied, Retry};
-use crate::limiter::detail::Detail;
 use crate::limiter::receipt::Receipt;
 use crate::rules::any_rules::AnyRules;
 use crate::rules::has_rested;
-use crate::rules::{TableRules, Verdict, WordRules};
+use crate::rules::{TableRules, Verdict};
 use crate::time::interval::Interval;
 use crate::time::timestamp::Timestamp;
 use crate::word::settings::{Setting, SettingsError};
@@ -39,7 +36,7 @@ pub trait RuleList: List {}
 impl<L: List> RuleList for L {}
 
 pub(crate) mod sealed {
-    use super::{Denied, DeniedBy, Detail, Idle, Interval, Receipt, Retry, Timestamp, Verdict};
+    use super::{BEST, DeniedBy, Interval, Receipt, TableRules, Timestamp, Verdict};
 
     /// A list of rules, and what it needs of a decision.
     pub trait List {
@@ -47,7 +44,7 @@ pub(crate) mod sealed {
         type States: Copy + AsRef<[u64]> + AsMut<[u64]>;
         const NO_STATES: Self::States;
         /// Whether permits of a limit come back by time, so that its states wrap.
-        const WRAPS: bool;
+        fn wraps() -> bool;
         /// Whether keys can move to a table with another number of limits.
         const CAN_MOVE: bool = false;
 
@@ -114,41 +111,38 @@ pub(crate) mod sealed {
         fn receipt(&self, states: Self::States, now: Timestamp) -> Receipt;
     }
 
-    /// The rules of one limit, of any kind. See [`WordRules`](crate::rules::WordRules) and
-    /// [`TableRules`](crate::rules::TableRules).
-    pub trait Rules {
+    /// The rules of one limit, of any kind.
+    pub trait Rules: TableRules {
         /// How well the limit can lead: the most if only a take can change its state to one that is
         /// not idle, and no release changes it back. Next come limits whose permits are released,
         /// and last those that never change.
-        fn leads(&self) -> u8;
-        fn releases(&self) -> bool;
-        fn judge(&self, state: u64, now: Timestamp, n: u32) -> Verdict;
+        #[inline(always)]
+        fn leads(&self) -> u8 {
+            if self.releases() {
+                1
+            } else if self.is_unlimited() {
+                0
+            } else {
+                BEST
+            }
+        }
+
+        /// Decides on a request for `n` permits at `now`.
+        fn judge_at(&self, state: u64, now: Timestamp, n: u32) -> Verdict;
+
         /// The state without the take at `now` that left `left`.
-        fn undo(&self, state: u64, now: Timestamp, n: u32, left: u64) -> Option<u64>;
-        fn receipt(&self, state: u64, now: Timestamp) -> Receipt;
+        fn undo(&self, state: u64, now: Timestamp, n: u32, left: u64) -> Option<u64> {
+            self.refund(state, now, n, &self.receipt(left, now))
+        }
+
         /// The note in the receipt of a grant that left `state`.
-        fn note(&self, state: u64) -> u64;
-        fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &Receipt) -> Option<u64>;
-        /// As [`refund`](Self::refund), and how many permits are refunded. See
-        /// [`TableRules::refund_among`](crate::rules::TableRules::refund_among).
-        fn refund_among(
-            &self,
-            state: u64,
-            times: (Timestamp, Timestamp),
-            n: u32,
-            receipt: &Receipt,
-            others: u64,
-        ) -> Option<(u64, u32)>;
+        fn note(&self, state: u64) -> u64 {
+            self.receipt(state, Timestamp::ZERO).note()
+        }
+
         /// The state after up to `n` permits are taken, and how many: a limit owes at most `owing`
         /// then. All of them, and the same state, for limits whose permits are released.
-        fn charged(&self, state: u64, now: Timestamp, n: u32, owing: u64) -> (u64, u32);
-        fn fresh(&self, now: Timestamp) -> u64;
-        fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool;
-        fn capacity(&self) -> u64;
-        fn available(&self, state: u64, now: Timestamp) -> u64;
-        fn idle(&self, state: u64, now: Timestamp) -> Idle;
-        fn retry(&self, state: u64, denied: Denied) -> Retry;
-        fn detail(&self, state: u64, now: Timestamp, decision: Result<(), Denied>) -> Detail;
+        fn charge(&self, state: u64, now: Timestamp, n: u32, owing: u64) -> (u64, u32);
     }
 }
 
@@ -156,88 +150,18 @@ pub(crate) mod sealed {
 const BEST: u8 = 2;
 
 impl<R: KeyedRules> Rules for R {
-    #[inline(always)]
-    fn leads(&self) -> u8 {
-        if TableRules::releases(self) {
-            1
-        } else if self.is_unlimited() {
-            0
-        } else {
-            BEST
-        }
-    }
-
-    fn releases(&self) -> bool {
-        TableRules::releases(self)
-    }
-
-    fn judge(&self, state: u64, now: Timestamp, n: u32) -> Verdict {
+    fn judge_at(&self, state: u64, now: Timestamp, n: u32) -> Verdict {
         match self.request(now, n) {
-            Ok(request) => WordRules::judge(self, state, request),
+            Ok(request) => self.judge(state, request),
             Err(denied) => Verdict::Denied(denied),
         }
     }
 
-    fn undo(&self, state: u64, now: Timestamp, n: u32, left: u64) -> Option<u64> {
-        WordRules::refund(self, state, now, n, &WordRules::receipt(self, left, now))
-    }
-
-    fn receipt(&self, state: u64, now: Timestamp) -> Receipt {
-        WordRules::receipt(self, state, now)
-    }
-
-    fn note(&self, state: u64) -> u64 {
-        WordRules::receipt(self, state, Timestamp::ZERO).note()
-    }
-
-    fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &Receipt) -> Option<u64> {
-        WordRules::refund(self, state, now, n, receipt)
-    }
-
-    fn refund_among(
-        &self,
-        state: u64,
-        times: (Timestamp, Timestamp),
-        n: u32,
-        receipt: &Receipt,
-        others: u64,
-    ) -> Option<(u64, u32)> {
-        TableRules::refund_among(self, state, times, n, receipt, others)
-    }
-
-    fn charged(&self, state: u64, now: Timestamp, n: u32, owing: u64) -> (u64, u32) {
-        if TableRules::releases(self) {
+    fn charge(&self, state: u64, now: Timestamp, n: u32, owing: u64) -> (u64, u32) {
+        if self.releases() {
             return (state, n);
         }
-        TableRules::charged(self, state, now, n, owing)
-    }
-
-    fn fresh(&self, now: Timestamp) -> u64 {
-        TableRules::fresh(self, now)
-    }
-
-    fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool {
-        TableRules::is_forgettable_among(self, state, now, since)
-    }
-
-    fn capacity(&self) -> u64 {
-        WordRules::capacity(self)
-    }
-
-    fn available(&self, state: u64, now: Timestamp) -> u64 {
-        WordRules::available(self, state, now)
-    }
-
-    fn idle(&self, state: u64, now: Timestamp) -> Idle {
-        WordRules::idle(self, state, now)
-    }
-
-    fn retry(&self, state: u64, denied: Denied) -> Retry {
-        WordRules::retry(self, state, denied)
-    }
-
-    fn detail(&self, state: u64, now: Timestamp, decision: Result<(), Denied>) -> Detail {
-        WordRules::detail(self, state, now, decision)
+        self.charged(state, now, n, owing)
     }
 }
 
@@ -311,14 +235,14 @@ macro_rules! for_one_limit {
     ($of:ident $($places:tt)*) => {
         #[inline]
         fn leads(&self, limit: usize) -> u8 {
-            $of!([$($places)*] self, limit, 0, rules => Rules::leads(rules))
+            $of!([$($places)*] self, limit, 0, rules => rules.leads())
         }
 
         #[inline]
         fn judge_one(&self, limit: usize, state: u64, now: Timestamp, n: u32) -> Verdict {
             $of!(
                 [$($places)*] self, limit, Verdict::Allowed,
-                rules => Rules::judge(rules, state, now, n)
+                rules => rules.judge_at(state, now, n)
             )
         }
 
@@ -326,13 +250,13 @@ macro_rules! for_one_limit {
         fn undo(&self, limit: usize, state: u64, now: Timestamp, n: u32, left: u64) -> Option<u64> {
             $of!(
                 [$($places)*] self, limit, None,
-                rules => Rules::undo(rules, state, now, n, left)
+                rules => rules.undo(state, now, n, left)
             )
         }
 
         #[inline]
         fn fresh(&self, limit: usize, now: Timestamp) -> u64 {
-            $of!([$($places)*] self, limit, 0, rules => Rules::fresh(rules, now))
+            $of!([$($places)*] self, limit, 0, rules => rules.fresh(now))
         }
 
         #[inline]
@@ -345,7 +269,7 @@ macro_rules! for_one_limit {
         ) -> bool {
             $of!(
                 [$($places)*] self, limit, true,
-                rules => Rules::is_forgettable(rules, state, now, since)
+                rules => rules.is_forgettable_among(state, now, since)
             )
         }
 
@@ -368,7 +292,7 @@ macro_rules! for_one_limit {
         fn rested(&self, limit: usize, now: Timestamp, since: Timestamp) -> u64 {
             $of!(
                 [$($places)*] self, limit, 0,
-                rules => TableRules::rested(rules, now, since)
+                rules => rules.rested(now, since)
             )
         }
 
@@ -376,7 +300,7 @@ macro_rules! for_one_limit {
         fn readable_for(&self, limit: usize) -> u64 {
             $of!(
                 [$($places)*] self, limit, u64::MAX,
-                rules => TableRules::readable_for(rules)
+                rules => rules.readable_for()
             )
         }
     };
@@ -417,7 +341,11 @@ macro_rules! tuple {
         impl<$($rules: KeyedRules),+> List for ($($rules,)+) {
             type States = [u64; $count];
             const NO_STATES: Self::States = [0; $count];
-            const WRAPS: bool = $($rules::WRAPS)||+;
+
+            #[inline(always)]
+            fn wraps() -> bool {
+                $($rules::wraps())||+
+            }
 
             #[inline(always)]
             fn count(&self) -> usize {
@@ -436,12 +364,12 @@ macro_rules! tuple {
 
             #[inline(always)]
             fn is_led_by_first(&self) -> bool {
-                Rules::leads(&self.0) == BEST
+                self.0.leads() == BEST
             }
 
             #[inline(always)]
             fn releases(&self) -> bool {
-                $(TableRules::releases(&self.$index))||+
+                $(self.$index.releases())||+
             }
 
             #[inline(always)]
@@ -471,7 +399,7 @@ macro_rules! tuple {
             #[inline(always)]
             fn receipt(&self, [$($slot),+]: Self::States, now: Timestamp) -> Receipt {
                 let receipt = Receipt::NONE;
-                $(let receipt = with(&receipt, &WordRules::receipt(&self.$index, $slot, now));)+
+                $(let receipt = with(&receipt, &self.$index.receipt($slot, now));)+
                 receipt
             }
         }
@@ -493,7 +421,11 @@ impl<R: KeyedRules, const N: usize> List for [R; N] {
         assert!(N >= 1 && N <= MOST, "a key has 1 to 8 limits");
         [0; N]
     };
-    const WRAPS: bool = R::WRAPS;
+
+    #[inline(always)]
+    fn wraps() -> bool {
+        R::wraps()
+    }
 
     #[inline(always)]
     fn count(&self) -> usize {
@@ -509,13 +441,12 @@ impl<R: KeyedRules, const N: usize> List for [R; N] {
 
     #[inline(always)]
     fn is_led_by_first(&self) -> bool {
-        self.first()
-            .is_some_and(|rules| Rules::leads(rules) == BEST)
+        self.first().is_some_and(|rules| rules.leads() == BEST)
     }
 
     #[inline(always)]
     fn releases(&self) -> bool {
-        R::RELEASES && self.iter().any(TableRules::releases)
+        self.iter().any(TableRules::releases)
     }
 
     #[inline(always)]
@@ -640,7 +571,11 @@ impl RulesAtRunTime {
 impl List for RulesAtRunTime {
     type States = [u64; MOST];
     const NO_STATES: [u64; MOST] = [0; MOST];
-    const WRAPS: bool = true;
+
+    #[inline(always)]
+    fn wraps() -> bool {
+        true
+    }
     const CAN_MOVE: bool = true;
 
     #[inline(always)]
@@ -658,7 +593,7 @@ impl List for RulesAtRunTime {
     fn is_led_by_first(&self) -> bool {
         self.iter()
             .next()
-            .is_some_and(|rules| Rules::leads(rules) == BEST)
+            .is_some_and(|rules| rules.leads() == BEST)
     }
 
     fn releases(&self) -> bool {

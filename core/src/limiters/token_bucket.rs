@@ -8,13 +8,12 @@ use core::time::Duration;
 pub use self::rules::TokenBucketRules;
 use crate::keyed::into_rules::IntoRules;
 use crate::leases::lease::Lease;
+use crate::limiter::Idle;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::queue_limiter::replenishing;
-use crate::limiter::receipt::Receipt;
-use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned};
 use crate::limiters::bucket_settings::BucketSettings;
 use crate::rules::attached::{Detach, StateWord, detached};
-use crate::rules::word_limiter::WordLimiter;
+use crate::rules::word_limiter::{WordLimiter, around_word};
 use crate::sync::const_unless_loom;
 use crate::time::rate::Rate;
 use crate::time::timestamp::Timestamp;
@@ -504,44 +503,11 @@ impl<W: Word> TokenBucket<W> {
     }
 }
 
-impl<W: Word> Limiter for TokenBucket<W> {
-    #[inline(always)]
-    fn decide(&self, ask: Ask<'_>) -> Answer {
-        self.limiter.decide(ask)
-    }
-
+around_word! {
     /// Refunds all `n` permits if the bucket is as the take left it; otherwise none, and they
     /// return by time. A take that is refunded in full counts as never made: its `now` no longer
     /// counts as that of a grant.
-    #[inline(always)]
-    fn give_back(&self, back: Back<'_>) -> Returned {
-        self.limiter.give_back(back)
-    }
-
-    #[inline(always)]
-    fn read(&self, read: Read<'_>) -> Reading {
-        self.limiter.read(read.now())
-    }
-
-    fn retry(&self, denied: Denied) -> Retry {
-        self.limiter.retry(denied)
-    }
-
-    #[inline(always)]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self)
-    }
-
-    #[inline(always)]
-    fn hints(&self) -> Hints {
-        Hints::ONE_RECEIPT.within_intervals()
-    }
-
-    /// Beside [`decide`](Limiter::decide) for its cost: the answer is not converted.
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.limiter.take(now, n)
-    }
+    [W: Word] TokenBucket<W> => |bucket| bucket;
 }
 
 replenishing!([W: Word] TokenBucket<W>);

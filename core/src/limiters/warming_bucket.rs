@@ -7,11 +7,10 @@ use core::time::Duration;
 
 use self::rules::{WarmingRules, WarmingTerms};
 use crate::leases::lease::Lease;
-use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::Idle;
+use crate::limiter::denied::Denied;
 use crate::limiter::queue_limiter::replenishing;
-use crate::limiter::receipt::Receipt;
-use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned};
-use crate::rules::word_limiter::WordLimiter;
+use crate::rules::word_limiter::{WordLimiter, around_word};
 use crate::sync::const_unless_loom;
 use crate::time::rate::Rate;
 use crate::time::timestamp::Timestamp;
@@ -336,12 +335,7 @@ impl<W: Word> WarmingBucket<W> {
     }
 }
 
-impl<W: Word> Limiter for WarmingBucket<W> {
-    #[inline(always)]
-    fn decide(&self, ask: Ask<'_>) -> Answer {
-        self.limiter.decide(ask)
-    }
-
+around_word! {
     /// Refunds all `n` permits if the bucket is as the take left it; otherwise none, and they
     /// return by refill. The bucket is then as cold as the take found it: if it was full, it stays
     /// cooled down up to the time of the take. If the take left it as warm as it can be, it may be
@@ -349,35 +343,7 @@ impl<W: Word> Limiter for WarmingBucket<W> {
     ///
     /// The time of the take still counts as the newest one. So a request whose `now` is before that
     /// time may be granted what it would be at that time, and more than before the take.
-    #[inline(always)]
-    fn give_back(&self, back: Back<'_>) -> Returned {
-        self.limiter.give_back(back)
-    }
-
-    #[inline(always)]
-    fn read(&self, read: Read<'_>) -> Reading {
-        self.limiter.read(read.now())
-    }
-
-    fn retry(&self, denied: Denied) -> Retry {
-        self.limiter.retry(denied)
-    }
-
-    #[inline(always)]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self)
-    }
-
-    #[inline(always)]
-    fn hints(&self) -> Hints {
-        Hints::ONE_RECEIPT.within_intervals()
-    }
-
-    /// Beside [`decide`](Limiter::decide) for its cost: the answer is not converted.
-    #[inline]
-    fn take_at(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.limiter.take(now, n)
-    }
+    [W: Word] WarmingBucket<W> => |bucket| bucket;
 }
 
 replenishing!([W: Word] WarmingBucket<W>);

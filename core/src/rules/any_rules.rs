@@ -72,6 +72,16 @@ macro_rules! each {
     };
 }
 
+/// The methods that ask the rules inside the same.
+macro_rules! pass_on {
+    ($($(#[$inline:meta])? fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty;)+) => {$(
+        $(#[$inline])?
+        fn $name(&self, $($argument: $type),*) -> $result {
+            each!(self, rules => rules.$name($($argument),*))
+        }
+    )+};
+}
+
 #[inline(always)]
 fn judged<R: WordRules>(rules: &R, state: u64, (now, n): (Timestamp, u32)) -> Verdict {
     match rules.request(now, n) {
@@ -95,51 +105,23 @@ impl WordRules for AnyRules {
         each!(self, rules => judged(rules, state, request))
     }
 
-    #[inline(always)]
-    fn receipt(&self, state: u64, now: Timestamp) -> Receipt {
-        each!(self, rules => rules.receipt(state, now))
-    }
-
-    fn refund(&self, state: u64, now: Timestamp, n: u32, receipt: &Receipt) -> Option<u64> {
-        each!(self, rules => rules.refund(state, now, n, receipt))
-    }
-
-    fn rest(&self, state: u64, receipt: Receipt) -> Receipt {
-        each!(self, rules => rules.rest(state, receipt))
-    }
-
-    fn capacity(&self) -> u64 {
-        each!(self, rules => rules.capacity())
-    }
-
-    fn available(&self, state: u64, now: Timestamp) -> u64 {
-        each!(self, rules => rules.available(state, now))
-    }
-
-    fn idle(&self, state: u64, now: Timestamp) -> Idle {
-        each!(self, rules => rules.idle(state, now))
-    }
-
-    fn retry(&self, state: u64, denied: Denied) -> Retry {
-        each!(self, rules => rules.retry(state, denied))
-    }
-
-    fn detail(&self, state: u64, now: Timestamp, decision: Result<(), Denied>) -> Detail {
-        each!(self, rules => rules.detail(state, now, decision))
+    pass_on! {
+        #[inline(always)]
+        fn receipt(state: u64, now: Timestamp) -> Receipt;
+        fn refund(state: u64, now: Timestamp, n: u32, receipt: &Receipt) -> Option<u64>;
+        fn rest(state: u64, receipt: Receipt) -> Receipt;
+        fn capacity() -> u64;
+        fn available(state: u64, now: Timestamp) -> u64;
+        fn idle(state: u64, now: Timestamp) -> Idle;
+        fn retry(state: u64, denied: Denied) -> Retry;
+        fn detail(state: u64, now: Timestamp, decision: Result<(), Denied>) -> Detail;
     }
 }
 
 impl TableRules for AnyRules {
-    const RELEASES: bool = true;
-
     #[inline(always)]
     fn releases(&self) -> bool {
         matches!(self, Self::Concurrency(_))
-    }
-
-    #[inline(always)]
-    fn is_unlimited(&self) -> bool {
-        each!(self, rules => rules.is_unlimited())
     }
 
     #[inline(always)]
@@ -148,30 +130,6 @@ impl TableRules for AnyRules {
             Ok(request) => rules.judge_in_slot(slot, low, request),
             Err(denied) => Verdict::Denied(denied),
         })
-    }
-
-    fn fresh(&self, now: Timestamp) -> u64 {
-        each!(self, rules => rules.fresh(now))
-    }
-
-    fn is_forgettable(&self, state: u64, now: Timestamp, since: Timestamp) -> bool {
-        each!(self, rules => rules.is_forgettable(state, now, since))
-    }
-
-    fn is_forgettable_among(&self, state: u64, now: Timestamp, since: Timestamp) -> bool {
-        each!(self, rules => rules.is_forgettable_among(state, now, since))
-    }
-
-    fn rested(&self, now: Timestamp, since: Timestamp) -> u64 {
-        each!(self, rules => rules.rested(now, since))
-    }
-
-    fn readable_for(&self) -> u64 {
-        each!(self, rules => rules.readable_for())
-    }
-
-    fn has_rested(&self, state: u64, clock: Timestamp, now: Timestamp, since: Timestamp) -> bool {
-        each!(self, rules => rules.has_rested(state, clock, now, since))
     }
 
     /// Rules of another kind start without that state.
@@ -187,18 +145,22 @@ impl TableRules for AnyRules {
         }
     }
 
-    fn refund_among(
-        &self,
-        state: u64,
-        times: (Timestamp, Timestamp),
-        n: u32,
-        receipt: &Receipt,
-        others: u64,
-    ) -> Option<(u64, u32)> {
-        each!(self, rules => TableRules::refund_among(rules, state, times, n, receipt, others))
-    }
-
-    fn charged(&self, state: u64, now: Timestamp, n: u32, owing: u64) -> (u64, u32) {
-        each!(self, rules => TableRules::charged(rules, state, now, n, owing))
+    pass_on! {
+        #[inline(always)]
+        fn is_unlimited() -> bool;
+        fn fresh(now: Timestamp) -> u64;
+        fn is_forgettable(state: u64, now: Timestamp, since: Timestamp) -> bool;
+        fn is_forgettable_among(state: u64, now: Timestamp, since: Timestamp) -> bool;
+        fn rested(now: Timestamp, since: Timestamp) -> u64;
+        fn readable_for() -> u64;
+        fn has_rested(state: u64, clock: Timestamp, now: Timestamp, since: Timestamp) -> bool;
+        fn refund_among(
+            state: u64,
+            times: (Timestamp, Timestamp),
+            n: u32,
+            receipt: &Receipt,
+            others: u64,
+        ) -> Option<(u64, u32)>;
+        fn charged(state: u64, now: Timestamp, n: u32, owing: u64) -> (u64, u32);
     }
 }

@@ -8,10 +8,9 @@
 //! overflow or a panic: `core/tests/attached.rs` has random words.
 
 use crate::leases::lease::Lease;
-use crate::limiter::denied::{Denied, Retry};
+use crate::limiter::denied::Denied;
 use crate::limiter::queue_limiter::replenishing;
-use crate::limiter::{Answer, Ask, Back, Hints, Limiter, LimiterId, Read, Reading, Returned};
-use crate::rules::word_limiter::WordLimiter;
+use crate::rules::word_limiter::{WordLimiter, around_word};
 use crate::rules::{Moved, WordRules};
 use crate::sync::atomic::Ordering::{AcqRel, Relaxed};
 use crate::sync::const_unless_loom;
@@ -271,37 +270,10 @@ impl<R: Moved, P: AsRef<StateWord<R::Word>>> Attached<R, P> {
     }
 }
 
-impl<R: Moved, P: AsRef<StateWord<R::Word>>> Limiter for Attached<R, P> {
-    #[inline(always)]
-    fn decide(&self, ask: Ask<'_>) -> Answer {
-        self.limiter.decide(ask)
-    }
-
+// Limiters that are attached to the same word are one limiter.
+around_word! {
     /// As the limiter which was detached.
-    #[inline(always)]
-    fn give_back(&self, back: Back<'_>) -> Returned {
-        self.limiter.give_back(back)
-    }
-
-    #[inline(always)]
-    fn read(&self, read: Read<'_>) -> Reading {
-        self.limiter.read(read.now())
-    }
-
-    fn retry(&self, denied: Denied) -> Retry {
-        self.limiter.retry(denied)
-    }
-
-    /// The identity of the word: limiters that are attached to the same word are one limiter.
-    #[inline(always)]
-    fn id(&self) -> Option<LimiterId> {
-        LimiterId::of(self.place().as_ref())
-    }
-
-    #[inline(always)]
-    fn hints(&self) -> Hints {
-        Hints::ONE_RECEIPT.within_intervals()
-    }
+    [R: Moved, P: AsRef<StateWord<R::Word>>] Attached<R, P> => |limiter| limiter.place().as_ref();
 }
 
 replenishing!([R: Moved, P: AsRef<StateWord<R::Word>>] Attached<R, P>);

@@ -350,3 +350,49 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
         self.rules.retry(self.state(), denied)
     }
 }
+
+/// Implements [`Limiter`](crate::Limiter) for limiters around a [`WordLimiter`], their field
+/// `limiter`. Before each limiter stands what it refunds, after it whose identity it has.
+macro_rules! around_word {
+    ($($(#[$refund:meta])* [$($generics:tt)*] $limiter:ty => |$this:ident| $itself:expr;)+) => {$(
+        impl<$($generics)*> $crate::Limiter for $limiter {
+            #[inline(always)]
+            fn decide(&self, ask: $crate::limiter::Ask<'_>) -> $crate::limiter::Answer {
+                self.limiter.decide(ask)
+            }
+
+            $(#[$refund])*
+            #[inline(always)]
+            fn give_back(&self, back: $crate::limiter::Back<'_>) -> $crate::limiter::Returned {
+                self.limiter.give_back(back)
+            }
+
+            #[inline(always)]
+            fn read(&self, read: $crate::limiter::Read<'_>) -> $crate::limiter::Reading {
+                self.limiter.read(read.now())
+            }
+
+            fn retry(&self, denied: $crate::Denied) -> $crate::Retry {
+                self.limiter.retry(denied)
+            }
+
+            #[inline(always)]
+            fn id(&self) -> Option<$crate::limiter::LimiterId> {
+                let $this = self;
+                $crate::limiter::LimiterId::of($itself)
+            }
+
+            #[inline(always)]
+            fn hints(&self) -> $crate::limiter::Hints {
+                $crate::limiter::Hints::ONE_RECEIPT.within_intervals()
+            }
+
+            /// Beside [`decide`]($crate::Limiter::decide) for its cost: the answer is not converted.
+            #[inline]
+            fn take_at(&self, now: $crate::Timestamp, n: u32) -> Result<$crate::limiter::Receipt, $crate::Denied> {
+                self.limiter.take(now, n)
+            }
+        }
+    )+};
+}
+pub(crate) use around_word;

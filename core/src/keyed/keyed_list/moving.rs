@@ -226,7 +226,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// The state in which a limit has no permits at `now`, for a word whose state is not known.
     fn exhausted(&self, limit: usize, now: Timestamp) -> Option<u64> {
         let rules = self.rules.get(limit)?;
-        let (state, _) = rules.charged(rules.fresh(now), now, u32::MAX, 0);
+        let (state, _) = rules.charge(rules.fresh(now), now, u32::MAX, 0);
         Some(state)
     }
 

@@ -235,7 +235,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
             let owing = owing.get(limit).copied().unwrap_or(u64::MAX);
             let charged = loop {
                 let held = word.held_as(tag)?;
-                let (left, permits) = rules.charged(held.state(), now, n, owing);
+                let (left, permits) = rules.charge(held.state(), now, n, owing);
                 if left == held.state() || word.change(held, left).is_ok() {
                     break (left, permits);
                 }

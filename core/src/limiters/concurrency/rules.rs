@@ -232,8 +232,15 @@ impl WordRules for ConcurrencyRules {
 }
 
 impl TableRules for ConcurrencyRules {
-    const RELEASES: bool = true;
-    const WRAPS: bool = false;
+    #[inline(always)]
+    fn wraps() -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn releases(&self) -> bool {
+        true
+    }
 
     fn fresh(&self, _: Timestamp) -> u64 {
         0
