@@ -22,8 +22,8 @@ struct WithTotal {
 impl Keys for WithTotal {
     type Limiter<'t> = AllOf<(Key<&'t Table>, &'t Concurrency)>;
 
-    fn limiter_at(&self, address: Address) -> Self::Limiter<'_> {
-        AllOf::new((Key::at(&self.table, address), &*self.total))
+    fn limiter_at<'t>(&'t self, address: &'t Address) -> Self::Limiter<'t> {
+        AllOf::new((Key::at(&self.table, *address), &*self.total))
     }
     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
         self.table.hash_of(key)

@@ -1011,7 +1011,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for K
         Self: 't;
 
     #[inline(always)]
-    fn limiter_at(&self, address: Address) -> KeyIn<'_, Self> {
+    fn limiter_at<'t>(&'t self, address: &'t Address) -> KeyIn<'t, Self> {
         let table = self;
         KeyIn { table, address }
     }
@@ -1037,7 +1037,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Limiter
 {
     #[inline(always)]
     fn decide(&self, ask: Ask<'_>) -> Answer {
-        let Self { table, address } = self;
+        let Self { table, address } = *self;
         let n = ask.permits();
         match (ask.when(), ask.detail()) {
             (When::Within(interval), _) if ask.is_look() => {
@@ -1064,7 +1064,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Limiter
 
     #[inline(always)]
     fn give_back(&self, back: Back<'_>) -> Returned {
-        let Self { table, address } = self;
+        let Self { table, address } = *self;
         match back {
             Back::Refund {
                 now,
@@ -1082,7 +1082,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Limiter
 
     #[inline]
     fn read(&self, read: Read<'_>) -> Reading {
-        let Self { table, address } = self;
+        let Self { table, address } = *self;
         let (rules, now) = (table.rules_of(address.tag()), read.now());
         let (state, is_new) = table.state(address, rules, now);
         // No permit can be taken without a slot.
@@ -1100,7 +1100,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Limiter
     }
 
     fn retry(&self, denied: Denied) -> Retry {
-        let Self { table, address } = self;
+        let Self { table, address } = *self;
         match denied {
             Denied::Crowded { .. } => table.table.retry(),
             Denied::Exhausted { now, .. } => {

@@ -21,8 +21,8 @@ struct Shared(Arc<Table>);
 impl Keys for Shared {
     type Limiter<'t> = Key<&'t Table>;
 
-    fn limiter_at(&self, address: Address) -> Key<&Table> {
-        Key::at(&self.0, address)
+    fn limiter_at<'t>(&'t self, address: &'t Address) -> Key<&'t Table> {
+        Key::at(&self.0, *address)
     }
     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
         self.0.hash_of(key)

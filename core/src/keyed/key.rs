@@ -51,8 +51,8 @@ use crate::time::timestamp::Timestamp;
 ///
 /// impl Keys for Twice {
 ///     type Limiter<'t> = TwiceOf<'t>;
-///     fn limiter_at(&self, address: Address) -> TwiceOf<'_> {
-///         TwiceOf(Key::at(&self.0, address))
+///     fn limiter_at<'t>(&'t self, address: &'t Address) -> TwiceOf<'t> {
+///         TwiceOf(Key::at(&self.0, *address))
 ///     }
 ///     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
 ///         self.0.hash_of(key)
@@ -100,7 +100,7 @@ pub trait Keys: Sized {
         Self: 't;
 
     /// Returns the limiter of the key at `address`.
-    fn limiter_at(&self, address: Address) -> Self::Limiter<'_>;
+    fn limiter_at<'t>(&'t self, address: &'t Address) -> Self::Limiter<'t>;
 
     /// Returns the hash of `key` that the table finds it by.
     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash;
@@ -175,7 +175,7 @@ pub trait QueueKeys: Keys {
 #[derive(Debug)]
 pub struct KeyIn<'t, T> {
     pub(crate) table: &'t T,
-    pub(crate) address: Address,
+    pub(crate) address: &'t Address,
 }
 
 /// The limiter of one key of a table: the result of [`Keyed::key`](crate::Keyed::key) and
@@ -382,7 +382,7 @@ impl<P> fmt::Debug for KeyLimiter<P> {
 impl<P: Deref<Target: Keys>> KeyLimiter<P> {
     #[inline(always)]
     fn limiter(&self) -> <P::Target as Keys>::Limiter<'_> {
-        self.table.limiter_at(self.address)
+        self.table.limiter_at(&self.address)
     }
 }
 

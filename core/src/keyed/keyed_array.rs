@@ -19,6 +19,7 @@
 //!
 //! Invariant: while a call works on a limiter, its slot is held by the call's key.
 
+use core::cell::Cell;
 use core::fmt;
 use core::hash::{BuildHasher, Hash};
 use core::ops::RangeBounds;
@@ -46,7 +47,7 @@ use crate::limiter::detail::Detail;
 use crate::limiter::queue_limiter::QueueLimiter;
 use crate::limiter::receipt::Receipt;
 use crate::limiter::{
-    Answer, Ask, Back, Hints, Idle, Limiter, LimiterExt, Read, Reading, Returned, When,
+    Answer, Ask, Back, Hints, How, Idle, Limiter, LimiterExt, Read, Reading, Returned, Tell, When,
 };
 use crate::sync::const_unless_loom;
 use crate::time::timestamp::Timestamp;
@@ -567,20 +568,28 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         }
     }
 
-    /// Takes from the limiter of a key, or from one that this call claims.
+    fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        self.work(address, now, n, Receipt::NONE, |limiter| {
+            limiter.take_at(now, n)
+        })
+    }
+
+    /// Takes from the limiter of a key, or from one that this call claims. `looked` is the result
+    /// of a probe that would have to claim one.
     #[inline(always)]
-    fn work(
+    fn work<T>(
         &self,
         address: &Address,
         now: Timestamp,
         n: u32,
-        take: impl FnOnce(&L) -> Answer,
-    ) -> Result<Answer, Denied> {
+        looked: T,
+        take: impl FnOnce(&L) -> Result<T, Denied>,
+    ) -> Result<T, Denied> {
         for _ in 0..ATTEMPTS {
             match address.find(self.table.lines(), Width::WITHOUT_CLOCK) {
                 Found::Held(entry, held) => {
                     match (self.enter(entry, held, Some(now)), self.limiter(entry.at)) {
-                        (Entered::As(_user), Some(limiter)) => return Ok(take(limiter)),
+                        (Entered::As(_user), Some(limiter)) => return take(limiter),
                         (Entered::Gone, _) => {}
                         _ => break,
                     }
@@ -589,8 +598,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
                 Found::Nothing => {
                     self.fresh.peek_at(now, n)?;
                     if n == 0 {
-                        self.has_room(address, now, n)?;
-                        return Ok(Answer::Granted(Receipt::NONE));
+                        return self.has_room(address, now, n).map(|()| looked);
                     }
                     let is_free = |at, held| self.is_free(at, held, now);
                     let width = Width::WITHOUT_CLOCK;
@@ -602,7 +610,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
                         let _its_own = claimed.hold(noted(before, self.time(now)) + 1);
                         // Every slot that is claimed has a limiter.
                         return match self.limiter(out.0.at) {
-                            Some(limiter) => Ok(take(limiter)),
+                            Some(limiter) => take(limiter),
                             None => Err(Denied::Crowded { now, permits: n }),
                         };
                     }
@@ -683,7 +691,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for Keyed
         Self: 't;
 
     #[inline(always)]
-    fn limiter_at(&self, address: Address) -> KeyIn<'_, Self> {
+    fn limiter_at<'t>(&'t self, address: &'t Address) -> KeyIn<'t, Self> {
         let table = self;
         KeyIn { table, address }
     }
@@ -708,28 +716,20 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher>
     }
 
     fn has_room(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
-        self.table.has_room(&self.address, now, n)
+        self.table.has_room(self.address, now, n)
     }
-}
 
-impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Limiter
-    for KeyIn<'_, KeyedArray<L, A, M, S>>
-{
-    /// Passes on all but an interval, in which the slot may change, and a plan, which may be of
-    /// another limiter.
-    fn decide(&self, ask: Ask<'_>) -> Answer {
-        let Self { table, address } = self;
-        let (When::At(now), n) = (ask.when(), ask.permits()) else {
-            return Answer::TimeMatters;
-        };
-        if !ask.is_look() {
-            let ask = ask.without_plan();
-            let answer = table.work(address, now, n, |limiter| ask.put_to(limiter));
-            return answer.unwrap_or_else(Answer::Denied);
-        }
+    fn pass_on(&self, now: Timestamp, ask: Ask<'_>) -> Answer {
+        let (n, looked) = (ask.permits(), Answer::Granted(Receipt::NONE));
+        let take = |limiter: &L| Ok(ask.put_to(limiter));
+        let answer = self.table.work(self.address, now, n, looked, take);
+        answer.unwrap_or_else(Answer::Denied)
+    }
+
+    fn look(&self, now: Timestamp, n: u32, seen: Option<&Cell<Option<Detail>>>) -> Answer {
         let found = self.find();
-        let limiter = table.limiter_of(&found);
-        let detail = ask.detail().map(|_| limiter.explain_at(now, n));
+        let limiter = self.table.limiter_of(&found);
+        let detail = seen.map(|_| limiter.explain_at(now, n));
         let looked = match &detail {
             Some(detail) => detail.decision,
             None => limiter.peek_at(now, n),
@@ -738,15 +738,35 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Limiter
             (Ok(()), Found::Nothing) => self.has_room(now, n),
             _ => looked,
         };
-        if let (Some(seen), Some(detail)) = (ask.detail(), detail) {
+        if let (Some(seen), Some(detail)) = (seen, detail) {
             seen.set(Some(if decision == looked {
                 detail
             } else {
-                let retry = table.table.retry();
+                let retry = self.table.table.retry();
                 Detail { decision, ..detail }.without_slot(retry)
             }));
         }
         decision.into()
+    }
+}
+
+impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Limiter
+    for KeyIn<'_, KeyedArray<L, A, M, S>>
+{
+    /// Passes on all but an interval, in which the slot may change, and a plan, which may be of
+    /// another limiter.
+    #[inline(always)]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let Self { table, address } = *self;
+        let (When::At(now), n) = (ask.when(), ask.permits()) else {
+            return Answer::TimeMatters;
+        };
+        match (ask.how, &ask.tell) {
+            (How::Look, _) => self.look(now, n, ask.detail()),
+            // Apart, because it is compiled without the other questions.
+            (How::Take, Tell::Nothing) => table.take(address, now, n).into(),
+            _ => self.pass_on(now, ask.without_plan()),
+        }
     }
 
     fn give_back(&self, back: Back<'_>) -> Returned {
@@ -754,7 +774,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Limiter
             Back::Refund { now, .. } | Back::NotGranted { now, .. } => Some(*now),
             _ => None,
         };
-        match self.table.user_of(&self.address, now) {
+        match self.table.user_of(self.address, now) {
             Some((_user, limiter)) => limiter.give_back(back),
             None => back.by_time(|_, _, receipt| receipt.refunded(0)),
         }

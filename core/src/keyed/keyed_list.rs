@@ -1263,7 +1263,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Keys for KeyedList<L, M, S> 
         Self: 't;
 
     #[inline(always)]
-    fn limiter_at(&self, address: Address) -> KeyIn<'_, Self> {
+    fn limiter_at<'t>(&'t self, address: &'t Address) -> KeyIn<'t, Self> {
         let table = self;
         KeyIn { table, address }
     }
@@ -1302,7 +1302,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> QueueKeys for KeyedList<L, M
 impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Limiter for KeyIn<'_, KeyedList<L, M, S>> {
     #[inline(always)]
     fn decide(&self, ask: Ask<'_>) -> Answer {
-        let Self { table, address } = self;
+        let Self { table, address } = *self;
         let (n, is_look) = (ask.permits(), ask.is_look());
         let as_one = |by| table.as_one(by);
         let now = match ask.when() {
@@ -1339,7 +1339,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Limiter for KeyIn<'_, KeyedL
 
     #[inline(always)]
     fn give_back(&self, back: Back<'_>) -> Returned {
-        let Self { table, address } = self;
+        let Self { table, address } = *self;
         match back {
             Back::Refund {
                 now,
@@ -1356,7 +1356,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Limiter for KeyIn<'_, KeyedL
     }
 
     fn read(&self, read: Read<'_>) -> Reading {
-        let (Self { table, address }, now) = (self, read.now());
+        let Self { table, address } = *self;
+        let now = read.now();
         let (states, has_entry) = table.states(address, now);
         // No permit can be taken without an entry.
         let is_crowded = !has_entry && table.has_room(address, now, 1).is_err();
@@ -1376,7 +1377,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Limiter for KeyIn<'_, KeyedL
     }
 
     fn retry(&self, denied: Denied) -> Retry {
-        self.table.retry(&self.address, denied)
+        self.table.retry(self.address, denied)
     }
 
     #[inline(always)]

@@ -98,10 +98,10 @@ pub(crate) struct QueuedLimits {
 impl Keys for QueuedLimits {
     type Limiter<'t> = QueuedKey;
 
-    fn limiter_at(&self, at: Address) -> QueuedKey {
+    fn limiter_at<'t>(&'t self, at: &'t Address) -> QueuedKey {
         QueuedKey {
             store: self.store.load(),
-            at,
+            at: *at,
             hears_all: self.unheard.iter().all(|token| token.strong_count() == 0),
         }
     }

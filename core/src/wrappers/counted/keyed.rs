@@ -101,7 +101,7 @@ impl<L: Keys, T: Borrow<Tally>> Keys for Counted<L, T> {
         Self: 't;
 
     #[inline(always)]
-    fn limiter_at(&self, address: Address) -> Self::Limiter<'_> {
+    fn limiter_at<'t>(&'t self, address: &'t Address) -> Self::Limiter<'t> {
         Counted::with_tally(self.limiter.limiter_at(address), self.tally())
     }
 
