@@ -25,7 +25,9 @@ use draws::Draws;
 use own::Own;
 use portcullis_core::builder::Threshold;
 use portcullis_core::keyed::{Key, KeyedStatistics, Line, Seed};
-use portcullis_core::limiter::{Answer, Ask, Back, Idle, NotGranted, Read, Reading, Returned};
+use portcullis_core::limiter::{
+    Answer, Ask, Back, Idle, NotGranted, Read, Reading, Returned, Waiting,
+};
 use portcullis_core::state::Carry;
 use portcullis_core::{
     AdjustableBucket, AllOf, Concurrency, CooldownWindow, Counted, Denied, Escalation, FixedWindow,
@@ -1358,6 +1360,34 @@ fn a_request_of_a_key_without_a_slot_that_ends_changes_nothing_for_other_keys() 
     check(|| Penalty::new(bucket(), wait));
     check(|| Counted::new(bucket()));
     check(|| Escalation::<_, (), 0>::new(Penalty::new(bucket(), wait), []));
+}
+
+/// A queue that owns the table knows who waits. The limiter of a key is not watched, so a queue
+/// that believed it would let its waiters starve.
+#[test]
+fn the_limiter_of_a_key_does_not_say_whether_requests_wait() {
+    let table = table(|| Concurrency::new(1));
+    let alice = table.key(&0);
+    alice.take_at(secs(1), 1).unwrap();
+    let returned = alice.give_back(Back::Release { permits: 1 });
+    assert_eq!(returned.waiting, Waiting::Unknown);
+    let _ = alice.give_back(Back::Watch(true));
+    alice.take_at(secs(1), 1).unwrap();
+}
+
+#[test]
+fn a_take_of_nothing_calls_what_follows_also_for_a_key_without_a_slot() {
+    let table = table(|| Concurrency::new(1));
+    for key in [0, 1] {
+        let mut calls = 0;
+        let done = table.key(&key).take_at_then(secs(1), 0, &mut || {
+            calls += 1;
+            false
+        });
+        assert_eq!((done, calls), (Ok(false), 1), "key {key}");
+        let _ = table.key(&1).take_at(secs(1), 1);
+        table.key(&1).release(1);
+    }
 }
 
 #[test]
