@@ -171,13 +171,12 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 ///   all permits of that limit.
 ///
 /// **Self-cleaning.** A key has a slot from its first grant on. The slot can be given to another
-/// key once its limiter has been [idle](crate::limiter::Idle) for the
-/// [staleness](Self::staleness); with a concurrency limit, as soon as it is idle. The limiter is
-/// then indistinguishable from a fresh one, so the key loses nothing. A key can use 14 slots, in two
-/// lines of the table. If all of them
-/// are in use by other keys, the key has no permits available, and its requests are denied with
-/// [`Denied::Crowded`]. A retry after the staleness may find a slot. A key never gets a slot at the
-/// expense of a key that uses it. Reads and probes claim no slot.
+/// key once its limiter has been [idle](crate::limiter::Idle) for the [staleness](Self::staleness);
+/// with a concurrency limit, as soon as it is idle. The limiter is then indistinguishable from a
+/// fresh one, so the key loses nothing. A key can use 14 slots, in two lines of the table. If all
+/// of them are in use by other keys, the key has no permits available, and its requests are denied
+/// with [`Denied::Crowded`]. A retry after the staleness may find a slot. A key never gets a slot
+/// at the expense of a key that uses it. Reads and probes claim no slot.
 ///
 /// **Idle keys.** A key that has been idle long enough has all its permits again, after any time: a
 /// table settles the slots of a line after a long idle time, before it uses them. There are two

@@ -270,7 +270,7 @@ pub(crate) fn has_rested<R: TableRules + ?Sized>(
 ///
 /// A limiter at rest gets the newest state at rest, as if the other line had been settled: its own
 /// state may be nearly as old as the clock lets it become.
-pub(crate) fn moved<R: TableRules + ?Sized>(
+pub(crate) fn moved<R: TableRules>(
     rules: &R,
     to: &R,
     state: u64,

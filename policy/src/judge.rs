@@ -1,9 +1,9 @@
 //! Doubts about a file whose rules are valid: rules that do not do what their author may expect.
 //!
 //! A rule is never asked if an earlier one decides every request that it matches. Whether one
-//! matches all that another one does is compared condition by condition, and pattern by pattern: see
-//! [`Parsed::covers`]. A doubt is never wrong, and some are missed: those about several rules that
-//! only together match all requests of another one, and those beyond [`MAX_WORK`].
+//! matches all that another one does is compared condition by condition, and pattern by pattern:
+//! see [`Parsed::covers`]. A doubt is never wrong, and some are missed: those about several rules
+//! that only together match all requests of another one, and those beyond [`MAX_WORK`].
 
 use std::sync::Arc;
 

@@ -147,8 +147,8 @@ impl Pattern {
         starts(&rest.suffix, last) && self.matches_middle(path, &rest.middle)
     }
 
-    /// Whether this pattern matches every path that the other one does. `false` if that is not known:
-    /// a `**` of the other one is only in a `**` of this one.
+    /// Whether this pattern matches every path that the other one does. `false` if that is not
+    /// known: a `**` of the other one is only in a `**` of this one.
     #[cfg(any(feature = "toml", feature = "json"))]
     pub(crate) fn covers(&self, other: &Self) -> bool {
         let (own, other) = (self.parts(), other.parts());

@@ -53,8 +53,8 @@ pub const MAX_SHADOWS: usize = 3;
 /// Rules in force, and the state of their limits.
 ///
 /// The first rule that matches a request, and is not a shadow, decides it, together with the next
-/// ones if it is [continuing](Rule::continuing): see [`decide_at`](Self::decide_at). All methods take `&self`, so threads share a policy by
-/// reference.
+/// ones if it is [continuing](Rule::continuing): see [`decide_at`](Self::decide_at). All methods
+/// take `&self`, so threads share a policy by reference.
 ///
 /// ```
 /// use portcullis_core::Timestamp;
@@ -294,8 +294,8 @@ impl Policy {
     }
 
     /// Decides a request: the one question, of which all others are forms. The rule that decides
-    /// takes as `how` says. Shadow rules only take. Notes in `asks` the rules whose stores are to be
-    /// asked. `watch` is called with the answer of each rule that was asked.
+    /// takes as `how` says. Shadow rules only take. Notes in `asks` the rules whose stores are to
+    /// be asked. `watch` is called with the answer of each rule that was asked.
     #[inline(always)]
     pub(crate) fn decide<'p>(
         &'p self,
@@ -786,8 +786,8 @@ impl<'p> Decision<'p> {
     }
 
     /// Returns all rules that limit the request, in their order. There are several if a rule is
-    /// [continuing](Rule::continuing): an allowed request took from the limits of each, and a denied
-    /// one from none. No shadow rules.
+    /// [continuing](Rule::continuing): an allowed request took from the limits of each, and a
+    /// denied one from none. No shadow rules.
     ///
     /// ```
     /// # use portcullis_core::Timestamp;

@@ -92,8 +92,8 @@ impl Policy {
     ///   then wait for the end of the penalty.
     /// - Shadow rules are asked once, before the wait, and make no request wait.
     /// - A request that [several rules](crate::Rule::continuing) limit waits in the queue of the
-    ///   first that denies, and then takes from the others. If another one with a queue denies then,
-    ///   it waits there.
+    ///   first that denies, and then takes from the others. If another one with a queue denies
+    ///   then, it waits there.
     ///
     /// The order of requests holds for all methods of the policy: in
     /// [oldest-first order](crate::QueueOrder::OldestFirst), [`decide_at`](Self::decide_at) denies

@@ -423,8 +423,8 @@ impl Rule {
         self
     }
 
-    /// Lets the next rule that a request matches limit it as well. The request takes from the limits
-    /// of all these rules, or from none. Default: the rule is the last one that is asked.
+    /// Lets the next rule that a request matches limit it as well. The request takes from the
+    /// limits of all these rules, or from none. Default: the rule is the last one that is asked.
     ///
     /// A client that the rule exempts takes nothing from this rule, and the next one is asked. A
     /// [shadow](Self::shadow) rule never decides, so this has no effect on it.

@@ -92,8 +92,8 @@ pub trait Decide: Send + Sync + 'static {
 
     /// Joins this and another one, such as a policy and a limiter in code. They are asked in this
     /// order, and the first one that denies makes the reply. What the first one took is
-    /// [returned](Self::undo_at) then, which a token bucket does only in time if other requests have
-    /// taken from it since. Rules of one policy need no `and`: see
+    /// [returned](Self::undo_at) then, which a token bucket does only in time if other requests
+    /// have taken from it since. Rules of one policy need no `and`: see
     /// [`Rule::continuing`](portcullis_policy::Rule::continuing).
     fn and<D: Decide>(self, next: D) -> And<Self, D>
     where

@@ -61,9 +61,10 @@
 //!   permits return with the response. To limit such connections, take a permit in the handler, and
 //!   keep it with the connection.
 //! - **Several layers are several decisions.** If an inner layer denies, the outer one has taken
-//!   its permits already, and keeps those that return by time. For one decision, use one layer, with
-//!   rules that are [continuing](portcullis_policy::Rule::continuing) or [`Decide::and`]. Or let the outer layer return them:
-//!   [`counting`](RateLimitLayerBuilder::counting) only the responses that are no denials.
+//!   its permits already, and keeps those that return by time. For one decision, use one layer,
+//!   with rules that are [continuing](portcullis_policy::Rule::continuing) or [`Decide::and`]. Or
+//!   let the outer layer return them: [`counting`](RateLimitLayerBuilder::counting) only the
+//!   responses that are no denials.
 //! - **An inner service that reserves**, as a `ConcurrencyLimit` of tower does in `poll_ready`,
 //!   keeps the reservation of a denied request until this service is called again or dropped. The
 //!   servers of axum, hyper and tonic drop it at once, because they clone a service for each
@@ -73,9 +74,9 @@
 //! - **Shared.** All services of a layer and all their clones have the same limits.
 //! - **The error type of the inner service stays**, because a denial is a response.
 //! - **No allocation** in the layer, whether a request is allowed or denied, with these exceptions:
-//!   several rules that limit a request, the header fields of `fields`, a request that is measured, a cost that is settled, a
-//!   `Retry-After` of 10,000 s and more, more headers on a denial than its request had, and a body
-//!   of axum that holds permits.
+//!   several rules that limit a request, the header fields of `fields`, a request that is measured,
+//!   a cost that is settled, a `Retry-After` of 10,000 s and more, more headers on a denial than
+//!   its request had, and a body of axum that holds permits.
 //!
 //! In axum, put the layer around the router (`layer.layer(router)`), or on its routes
 //! (`Router::layer`), where axum allocates for each layer. Inside `Router::nest` and

@@ -308,7 +308,8 @@ async fn a_client_that_leaves_while_the_store_is_asked_leaves_nothing_behind() {
     assert_eq!(served.load(SeqCst), 1);
 }
 
-/// 100 for each API key, 5 logins for each address, in Redis, and 100 at once for the whole service.
+/// 100 for each API key, 5 logins for each address, in Redis, and 100 at once for the whole
+/// service.
 const WISH: &str = r#"
     stores = ["shared"]
 

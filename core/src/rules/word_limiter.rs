@@ -387,7 +387,8 @@ macro_rules! around_word {
                 $crate::limiter::Hints::ONE_RECEIPT.within_intervals()
             }
 
-            /// Beside [`decide`]($crate::Limiter::decide) for its cost: the answer is not converted.
+            /// Beside [`decide`]($crate::Limiter::decide) for its cost: the answer is not
+            /// converted.
             #[inline]
             fn take_at(&self, now: $crate::Timestamp, n: u32) -> Result<$crate::limiter::Receipt, $crate::Denied> {
                 self.limiter.take(now, n)

@@ -216,9 +216,9 @@ impl Policy {
 }
 
 impl Decision<'_> {
-    /// Takes from all rules that the request is limited by, or from none, and notes the outcome. One
-    /// of them may have `granted` the permits already. If a store is to be asked, the outcome is
-    /// [`Outcome::Stored`].
+    /// Takes from all rules that the request is limited by, or from none, and notes the outcome.
+    /// One of them may have `granted` the permits already. If a store is to be asked, the outcome
+    /// is [`Outcome::Stored`].
     pub(crate) fn take_from_all(
         &mut self,
         now: Timestamp,

@@ -224,9 +224,9 @@ impl Policy {
     ///
     /// The request takes [`cost`](Request::cost) permits from each limit of the rules that decide,
     /// or from none. Rules without a store take when this method is called, and give back if the
-    /// store denies or has no answer. The store is asked when the future is polled: one call decides
-    /// all limits of all its rules. Shadow rules with a store are asked too, in the same call if
-    /// they have the same store.
+    /// store denies or has no answer. The store is asked when the future is polled: one call
+    /// decides all limits of all its rules. Shadow rules with a store are asked too, in the same
+    /// call if they have the same store.
     ///
     /// The times of the clock and of the store are apart.
     ///
@@ -236,8 +236,8 @@ impl Policy {
     /// [`GuardedStore`](portcullis_counters::GuardedStore) decides instead. An error of the store
     /// of a shadow rule is ignored.
     ///
-    /// **Cancellation.** If the future is dropped, the store may have taken the permits or not. Those
-    /// that were taken in this process return by time, and permits at once at that moment.
+    /// **Cancellation.** If the future is dropped, the store may have taken the permits or not.
+    /// Those that were taken in this process return by time, and permits at once at that moment.
     ///
     /// # Cost
     ///

@@ -84,8 +84,8 @@ impl Notes {
         let _ = (self, from, to);
     }
 
-    /// Notes the instruments of the limits that decided, if requests are measured. If several decide
-    /// in order, the last one that has instruments counts.
+    /// Notes the instruments of the limits that decided, if requests are measured. If several
+    /// decide in order, the last one that has instruments counts.
     #[cfg(feature = "metrics")]
     pub fn measure(&mut self, instruments: impl FnOnce() -> Vec<RuleMetrics>) {
         if self.is_measured {

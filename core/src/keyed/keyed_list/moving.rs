@@ -198,7 +198,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
                 word.held_when_settled(tag).map(Held::state)
             };
             let state = held.or_else(|| self.exhausted(limit, now))?;
-            // A limiter at rest: as if the other line had been settled, which has a clock of its own.
+            // A limiter at rest: as if the other line had been settled, which has a clock of its
+            // own.
             let has_rested = self.rules.has_rested(limit, state, None, now, since);
             Some(if has_rested {
                 self.rules.rested(limit, now, since)
