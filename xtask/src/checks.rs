@@ -9,7 +9,6 @@ use crate::each_feature;
 use crate::examples;
 use crate::firmware;
 use crate::firmware_cost;
-use crate::grpc;
 use crate::hot_paths;
 use crate::house;
 use crate::manifest;
@@ -376,9 +375,7 @@ fn document(context: &Context, selection: &str) -> Check {
 fn tests(context: &Context) -> Check {
     let all = "--workspace --exclude portcullis-core --exclude portcullis-explore --all-features";
     let mut cargo = context.cargo_test(all);
-    let servers = [Server::Etcd, Server::Haproxy, Server::Nginx, Server::Redis];
-    setup::provide_servers(context, &servers, &mut cargo);
-    grpc::provide(context, &mut cargo);
+    cargo.envs(setup::places_for_tests(context));
     command::run_tests(&mut cargo)
 }
 
@@ -473,8 +470,8 @@ fn exploring(context: &Context, tests: &str, folder: &str, flag: &str) -> Comman
 }
 
 fn weaken(context: &Context) -> Check {
-    let servers = setup::places_of(context, &[Server::Etcd, Server::Redis]);
-    weaken::run(&context.root, &context.only, &servers)?;
+    let places = setup::places_for_tests(context);
+    weaken::run(&context.root, &context.only, &places)?;
     Ok(String::new())
 }
 

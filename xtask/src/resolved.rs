@@ -13,11 +13,9 @@ use std::process::Command;
 use crate::command::{self, Check, Words};
 use crate::context::Context;
 use crate::files;
-use crate::grpc;
 use crate::manifest::{self, TOOLS};
 #[cfg(test)]
 use crate::package;
-use crate::servers::Server;
 use crate::setup;
 use crate::sources;
 
@@ -50,9 +48,7 @@ pub(crate) fn newest(context: &Context) -> Check {
     let mut test = cargo(context, &tree);
     test.words("test --locked --no-fail-fast --workspace --all-features");
     test.words("--exclude portcullis-core");
-    let servers = [Server::Etcd, Server::Haproxy, Server::Nginx, Server::Redis];
-    setup::provide_servers(context, &servers, &mut test);
-    grpc::provide(context, &mut test);
+    test.envs(setup::places_for_tests(context));
     command::run_tests(test.arg("--target-dir").arg(tree.with_file_name("build")))
 }
 

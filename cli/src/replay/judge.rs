@@ -3,8 +3,8 @@
 use portcullis_core::{Limiter, Timestamp};
 
 use super::args::Cost;
+use super::needs::Client;
 use super::order::Record;
-use super::policy::clients::Client;
 use super::settings::Settings;
 use super::time::timestamp;
 use super::timeline::{Tally, Timeline};

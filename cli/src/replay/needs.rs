@@ -8,8 +8,27 @@
 
 use std::collections::VecDeque;
 
+use super::timeline::{Tally, Timeline};
+
 /// The length of the longer span, in seconds.
 const MINUTE: u64 = 60;
+
+/// What one key asked of one rule.
+#[derive(Default)]
+pub(crate) struct Client {
+    pub(crate) tally: Tally,
+    pub(crate) need: Need,
+    pub(crate) timeline: Timeline,
+}
+
+impl Client {
+    /// Counts a request for `permits` at a time in seconds.
+    pub(crate) fn count(&mut self, second: u64, permits: u64, is_allowed: bool) {
+        self.tally.count(is_allowed);
+        self.need.add(second, permits);
+        self.timeline.add(second, is_allowed);
+    }
+}
 
 /// The most permits that a key has asked for in any 60 consecutive seconds, and in any second of
 /// the clock.

@@ -7,12 +7,13 @@
 //! | [`recommend`] | for each rule, the smallest limits with a wanted share of denials |
 //!
 //! Each line is one request. It is asked once for each kind that has rules, in the order
-//! [`KINDS`], until one denies.
+//! [`KINDS`](kinds::KINDS), until one denies.
 //!
 //! Each line is also one report of activity, for all rules with thresholds that it matches. Before
 //! it is reported, its decisions in force are counted.
 
 pub(crate) mod clients;
+mod kinds;
 pub(crate) mod recommend;
 pub(crate) mod waiting;
 
@@ -26,7 +27,8 @@ use std::path::Path;
 use portcullis_core::Timestamp;
 use portcullis_policy::{Kind, Policy, Request, Rule, RuleError, Statistics};
 
-use self::clients::Clients;
+use self::clients::{Clients, MOST_KEYS};
+use self::kinds::{ask_each, kinds_of};
 use self::waiting::{Waiting, Wanted};
 use super::args::ReplayArgs;
 use super::format::Reader;
@@ -40,15 +42,8 @@ use crate::failure::Failure;
 use crate::policy_file::{PolicyFile, Refused};
 use crate::text::counted;
 
-/// The kinds of rules that a log can be judged by, in the order in which they are asked. A log does
-/// not tell the size of requests, so rules for [`Kind::Ingress`] are not asked.
-const KINDS: [Kind; 4] = [Kind::Request, Kind::Burst, Kind::Concurrency, Kind::Egress];
-
 /// The number of denied keys of which each is counted exactly. With more, the counts have errors.
 const COUNTED_KEYS: usize = 10_000;
-
-/// The number of keys up to which they are counted.
-const MOST_KEYS: usize = 1 << 20;
 
 /// Replays the logs through the policy in `file`, and prints the result.
 ///
@@ -101,32 +96,6 @@ fn again(policy: &Policy) -> Result<Policy, Failure> {
     again.map_err(|errors| {
         let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
         Failure::Refused(errors.join("; "))
-    })
-}
-
-/// The kinds of the rules of a policy that a log can be judged by.
-fn kinds_of(policy: &Policy) -> Vec<Kind> {
-    let has_rules = |kind: &Kind| {
-        let mut rules = policy.rules().filter(|rule| rule.is_enabled());
-        rules.any(|rule| rule.kind() == *kind)
-    };
-    KINDS.into_iter().filter(has_rules).collect()
-}
-
-/// Asks about one line once for each of `kinds`, until `ask` denies it. Returns whether none did.
-fn ask_each(
-    kinds: &[Kind],
-    request: &Request<'_>,
-    bytes: u64,
-    mut ask: impl FnMut(&Request<'_>) -> bool,
-) -> bool {
-    kinds.iter().all(|&kind| {
-        let cost = match kind {
-            Kind::Egress => u32::try_from(bytes).unwrap_or(u32::MAX),
-            _ => 1,
-        };
-        // A cost of 0 would be a probe. Here it is a reply that costs nothing.
-        cost == 0 || ask(&request.kind(kind).cost(cost))
     })
 }
 

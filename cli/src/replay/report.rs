@@ -16,6 +16,7 @@ use super::judge::{Clock, Judge, Trial};
 use super::key::Keys;
 use super::logs::Counts;
 use super::settings::Settings;
+use super::time::{length, moment};
 use super::timeline::{Tally, Timeline};
 use crate::text::{counted, grouped, per_second, percent, speed};
 
@@ -555,27 +556,6 @@ fn bar(tally: Tally, most: u64) -> String {
     "█".repeat(part(tally.allowed)) + &"░".repeat(part(tally.denied))
 }
 
-/// Formats a second since the Unix epoch for people, in UTC.
-fn moment(seconds: u64) -> String {
-    let timestamp = i64::try_from(seconds)
-        .ok()
-        .and_then(|s| jiff::Timestamp::from_second(s).ok());
-    timestamp.map_or_else(
-        || format!("{seconds} s"),
-        |t| t.strftime("%Y-%m-%d %H:%M:%S").to_string(),
-    )
-}
-
-/// Formats a length of time in its largest whole unit.
-fn length(seconds: u64) -> String {
-    let units = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
-    let (unit, name) = units
-        .into_iter()
-        .find(|(unit, _)| seconds.is_multiple_of(*unit))
-        .unwrap_or((1, "s"));
-    format!("{} {name}", grouped(seconds / unit))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -611,15 +591,6 @@ mod tests {
                 100
             ),
             "█".repeat(24) + &"░".repeat(24)
-        );
-    }
-
-    #[test]
-    fn moments_and_lengths_are_formatted_for_people() {
-        assert_eq!(moment(1_431_857_103), "2015-05-17 10:05:03");
-        assert_eq!(
-            ["30 s", "5 min", "3 h", "2 d"],
-            [30, 300, 10_800, 172_800].map(length).as_slice()
         );
     }
 }

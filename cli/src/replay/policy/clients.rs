@@ -1,9 +1,9 @@
 //! What each key asks of each rule, and how much of it is denied.
 //!
 //! **State.** For each rule and key of the rule: the requests that its limits were asked about, and
-//! those that were denied by a limit or a penalty; the [`Need`]; both counts over time. Requests of
-//! exempt clients, without a part of the key or without room for it say nothing about the limits,
-//! and are not counted.
+//! those that were denied by a limit or a penalty; the [`Need`](crate::replay::needs::Need); both
+//! counts over time. Requests of exempt clients, without a part of the key or without room for it
+//! say nothing about the limits, and are not counted.
 //!
 //! Memory grows with the number of keys, up to [`MOST_KEYS`] for each rule. Requests of further
 //! keys are not counted.
@@ -14,11 +14,14 @@ use std::collections::HashMap;
 use portcullis_core::Denied;
 use portcullis_policy::{Kind, Outcome, Policy, Request};
 
-use super::{MOST_KEYS, ask_each, kinds_of};
+use super::kinds::{ask_each, kinds_of};
 use crate::replay::key::ABSENT;
-use crate::replay::needs::Need;
+use crate::replay::needs::Client;
 use crate::replay::time::timestamp;
-use crate::replay::timeline::{Tally, Timeline};
+use crate::replay::timeline::Timeline;
+
+/// The number of keys up to which they are counted.
+pub(crate) const MOST_KEYS: usize = 1 << 20;
 
 /// A policy, and what each key asked of its rules.
 pub(crate) struct Clients {
@@ -37,23 +40,6 @@ pub(crate) struct OfRule {
     pub(crate) timeline: Timeline,
     /// The parts of the key, and whether any request had each.
     parts: Vec<(String, bool)>,
-}
-
-/// What one key asked of one rule.
-#[derive(Default)]
-pub(crate) struct Client {
-    pub(crate) tally: Tally,
-    pub(crate) need: Need,
-    pub(crate) timeline: Timeline,
-}
-
-impl Client {
-    /// Counts a request for `permits` at a time in seconds.
-    pub(crate) fn count(&mut self, second: u64, permits: u64, is_allowed: bool) {
-        self.tally.count(is_allowed);
-        self.need.add(second, permits);
-        self.timeline.add(second, is_allowed);
-    }
 }
 
 impl OfRule {

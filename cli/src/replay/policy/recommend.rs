@@ -36,7 +36,8 @@ use serde::Serialize;
 
 use super::super::args::ReplayArgs;
 use super::clients::{Clients, OfRule};
-use super::{KINDS, is_file, parsing};
+use super::kinds::KINDS;
+use super::{is_file, parsing};
 use crate::failure::Failure;
 use crate::replay::judge::Clock;
 use crate::replay::needs::{apart, percentiles};

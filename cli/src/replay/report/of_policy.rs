@@ -283,28 +283,8 @@ impl PolicyReport {
         recommended: Option<&[Proposal]>,
     ) -> Self {
         let statistics = &trial.statistics;
-        let counts = statistics.rules();
         let is_ingress = |rule: &&Rule| rule.is_enabled() && rule.kind() == Kind::Ingress;
-        let mut rules: Vec<_> = trial
-            .policy
-            .rules()
-            .zip(&counts)
-            .map(|(rule, counts)| OfRule::new(rule, counts, trial.activity.get(rule.name())))
-            .collect();
-        for denied in statistics.most_denied(usize::MAX) {
-            let Some(of_rule) = denied.rule.and_then(|rule| rules.get_mut(rule)) else {
-                continue;
-            };
-            of_rule.denied_keys += 1;
-            // The key that all requests share has no name.
-            if of_rule.top.len() < args.top && !denied.text.is_empty() {
-                of_rule.top.push(DeniedKey {
-                    key: denied.text,
-                    denied: denied.count,
-                    error: (denied.error > 0).then_some(denied.error),
-                });
-            }
-        }
+        let mut rules = Self::rules(trial, args.top);
         for (of_rule, recommended) in rules.iter_mut().zip(recommended.unwrap_or_default()) {
             of_rule.recommended = OfSearch::new(recommended);
         }
@@ -335,6 +315,32 @@ impl PolicyReport {
             most_missed: statistics.most_missed(),
             keys_are_all,
         }
+    }
+
+    /// Returns what was decided by each rule, with the `most` keys that were denied most often.
+    fn rules(trial: &Trial, most: usize) -> Vec<OfRule> {
+        let counts = trial.statistics.rules();
+        let mut rules: Vec<_> = trial
+            .policy
+            .rules()
+            .zip(&counts)
+            .map(|(rule, counts)| OfRule::new(rule, counts, trial.activity.get(rule.name())))
+            .collect();
+        for denied in trial.statistics.most_denied(usize::MAX) {
+            let Some(of_rule) = denied.rule.and_then(|rule| rules.get_mut(rule)) else {
+                continue;
+            };
+            of_rule.denied_keys += 1;
+            // The key that all requests share has no name.
+            if of_rule.top.len() < most && !denied.text.is_empty() {
+                of_rule.top.push(DeniedKey {
+                    key: denied.text,
+                    denied: denied.count,
+                    error: (denied.error > 0).then_some(denied.error),
+                });
+            }
+        }
+        rules
     }
 
     /// Returns the page of what `clients` asked for.

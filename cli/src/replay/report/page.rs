@@ -6,10 +6,9 @@
 
 use core::fmt::Write;
 
-use super::super::needs::{PERCENTAGES, apart, percentile};
-use super::super::policy::clients::Client;
+use super::super::needs::{Client, PERCENTAGES, apart, percentile};
+use super::super::time::{length, moment};
 use super::super::timeline::Timeline;
-use super::{length, moment};
 use crate::text::{counted, grouped, percent, visible};
 
 /// The page around the result.
