@@ -126,15 +126,10 @@ impl Ending {
         };
         let costs = (decision.cost(), actual);
         let own = settle(now, costs, (self.ends, state, &self.held));
-        let others = decision.held_of_others();
-        others.fold(own, |all, held| {
-            let one = settle(now, costs, held);
-            Settled {
-                kept: all.kept.max(one.kept),
-                uncounted: all.uncounted.max(one.uncounted),
-                ..one
-            }
-        })
+        if decision.others().is_empty() {
+            return own;
+        }
+        settle_others(decision, now, costs, own)
     }
 
     /// Returns the permits of the hold's decision. Permits at once stay held.
@@ -153,7 +148,27 @@ impl Ending {
 /// its permits.
 pub(crate) type OfRule<'a> = (Option<Timestamp>, (&'a Store, Address), &'a Held);
 
+/// Settles a cost with the other rules. `own` is what the rule that decided has settled.
+#[cold]
+#[inline(never)]
+fn settle_others(
+    decision: &Decision<'_>,
+    now: Timestamp,
+    costs: (u32, u32),
+    own: Settled,
+) -> Settled {
+    decision.held_of_others().fold(own, |all, held| {
+        let one = settle(now, costs, held);
+        Settled {
+            kept: all.kept.max(one.kept),
+            uncounted: all.uncounted.max(one.uncounted),
+            ..one
+        }
+    })
+}
+
 /// Settles a cost with one rule.
+#[inline]
 fn settle(now: Timestamp, (estimate, actual): (u32, u32), of: OfRule<'_>) -> Settled {
     let (ends, (store, at), held) = of;
     if let Some(excess) = actual.checked_sub(estimate) {

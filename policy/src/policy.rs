@@ -1127,11 +1127,7 @@ impl Parts {
             let store = policy.rules[rule as usize].store_at(place);
             store.release(place.at, self.cost);
         }
-        for (rule, place) in self.shadows.into_iter().flatten().flatten() {
-            let store = policy.rules[rule as usize].store_at(place);
-            store.release(place.at, self.cost);
-        }
-        if self.others.is_some() {
+        if self.shadows.is_some() || self.others.is_some() {
             self.release_others(policy);
         }
     }

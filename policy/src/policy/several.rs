@@ -385,10 +385,14 @@ impl Parts {
         self.taken_others(policy).any(|(store, _)| store.releases())
     }
 
-    /// Returns the permits at once of the other rules.
+    /// Returns the permits at once of shadow rules and of the other rules.
     #[cold]
     #[inline(never)]
     pub(super) fn release_others(&self, policy: &Policy) {
+        for &(rule, place) in self.shadows.iter().flatten().flatten() {
+            let store = policy.rules[rule as usize].store_at(place);
+            store.release(place.at, self.cost);
+        }
         for (store, place) in self.taken_others(policy) {
             store.release(place.at, self.cost);
         }
