@@ -54,11 +54,7 @@ impl Decision<'_> {
         );
         // Its permits are now those of the owned decision.
         let mut decision = ManuallyDrop::new(self);
-        let others = decision.parts.others.take();
-        let parts = Parts {
-            others,
-            ..decision.parts.clone()
-        };
+        let parts = decision.parts.take();
         OwnedDecision { policy, parts }
     }
 }
@@ -104,6 +100,7 @@ impl Parts {
     }
 
     /// The parts, which leave a decision without permits.
+    #[inline(always)]
     fn take(&mut self) -> Self {
         let none = Self::new(self.now, self.cost);
         mem::replace(self, none)
