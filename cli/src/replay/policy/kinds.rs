@@ -6,15 +6,6 @@ use portcullis_policy::{Kind, Policy, Request};
 /// not tell the size of requests, so rules for [`Kind::Ingress`] are not asked.
 pub(crate) const KINDS: [Kind; 4] = [Kind::Request, Kind::Burst, Kind::Concurrency, Kind::Egress];
 
-/// The kinds of the rules of a policy that a log can be judged by.
-pub(crate) fn kinds_of(policy: &Policy) -> Vec<Kind> {
-    let has_rules = |kind: &Kind| {
-        let mut rules = policy.rules().filter(|rule| rule.is_enabled());
-        rules.any(|rule| rule.kind() == *kind)
-    };
-    KINDS.into_iter().filter(has_rules).collect()
-}
-
 /// Asks about one line once for each of `kinds`, until `ask` denies it. Returns whether none did.
 pub(crate) fn ask_each(
     kinds: &[Kind],
@@ -30,4 +21,13 @@ pub(crate) fn ask_each(
         // A cost of 0 would be a probe. Here it is a reply that costs nothing.
         cost == 0 || ask(&request.kind(kind).cost(cost))
     })
+}
+
+/// The kinds of the rules of a policy that a log can be judged by.
+pub(crate) fn kinds_of(policy: &Policy) -> Vec<Kind> {
+    let has_rules = |kind: &Kind| {
+        let mut rules = policy.rules().filter(|rule| rule.is_enabled());
+        rules.any(|rule| rule.kind() == *kind)
+    };
+    KINDS.into_iter().filter(has_rules).collect()
 }
