@@ -16,9 +16,8 @@ use super::judge::{Clock, Judge, Trial};
 use super::key::Keys;
 use super::logs::Counts;
 use super::settings::Settings;
-use super::time::{length, moment};
 use super::timeline::{Tally, Timeline};
-use crate::text::{counted, grouped, per_second, percent, speed};
+use crate::text::{counted, grouped, length, moment, per_second, percent, speed};
 
 pub(crate) use self::of_policy::PolicyReport;
 pub(crate) use self::page::Page;

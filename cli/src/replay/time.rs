@@ -6,8 +6,6 @@ use jiff::fmt::temporal::DateTimeParser;
 use jiff::tz::TimeZone;
 use portcullis_core::Timestamp;
 
-use crate::text::grouped;
-
 /// The notation of a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -153,27 +151,6 @@ fn millis(millis: i64) -> Option<u64> {
     u64::try_from(millis).ok().filter(|&millis| millis <= LAST)
 }
 
-/// Formats a second since the Unix epoch for people, in UTC.
-pub(crate) fn moment(seconds: u64) -> String {
-    let timestamp = i64::try_from(seconds)
-        .ok()
-        .and_then(|s| jiff::Timestamp::from_second(s).ok());
-    timestamp.map_or_else(
-        || format!("{seconds} s"),
-        |t| t.strftime("%Y-%m-%d %H:%M:%S").to_string(),
-    )
-}
-
-/// Formats a length of time in its largest whole unit.
-pub(crate) fn length(seconds: u64) -> String {
-    let units = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
-    let (unit, name) = units
-        .into_iter()
-        .find(|(unit, _)| seconds.is_multiple_of(*unit))
-        .unwrap_or((1, "s"));
-    format!("{} {name}", grouped(seconds / unit))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,14 +252,5 @@ mod tests {
             let expected = (text == "2015-05-17").then_some(1_431_820_800_000);
             assert_eq!(read, expected, "{text:?}");
         }
-    }
-
-    #[test]
-    fn moments_and_lengths_are_formatted_for_people() {
-        assert_eq!(moment(1_431_857_103), "2015-05-17 10:05:03");
-        assert_eq!(
-            ["30 s", "5 min", "3 h", "2 d"],
-            [30, 300, 10_800, 172_800].map(length).as_slice()
-        );
     }
 }

@@ -7,9 +7,8 @@
 use core::fmt::Write;
 
 use super::super::needs::{Client, PERCENTAGES, apart, percentile};
-use super::super::time::{length, moment};
 use super::super::timeline::Timeline;
-use crate::text::{counted, grouped, percent, visible};
+use crate::text::{counted, grouped, length, moment, percent, visible};
 
 /// The page around the result.
 const FRAME: &str = include_str!("page.html");
