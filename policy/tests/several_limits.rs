@@ -429,6 +429,17 @@ fn a_retry_is_when_all_rules_have_the_permits() {
     );
 }
 
+#[test]
+fn permits_at_once_of_each_rule_return_with_the_decision() {
+    let rule = |name| Rule::new(name).limit(Limit::at_once(1));
+    let policy = Policy::new([rule("first").continuing(), rule("last")]).unwrap();
+    for _ in 0..3 {
+        let decision = policy.decide_at(at(1), &GET);
+        assert!(decision.is_allowed());
+        assert!(!policy.decide_at(at(1), &GET).is_allowed());
+    }
+}
+
 /// Whatever the rules before it, and whatever is taken at the same time, a rule that denies leaves
 /// them as they were.
 #[test]
