@@ -693,6 +693,11 @@ fn a_file_whose_rules_do_not_what_they_seem_to_is_read_with_warnings() {
             "hosts = ['10.2.0.0/16', 'example.com']",
             false,
         ),
+        (
+            "hosts = ['10.0.0.0/8']",
+            "hosts = ['10.2.0.0/16', '11.0.0.0/8']",
+            false,
+        ),
         ("tiers = ['free', 'paid']", "tiers = ['free']", true),
         (
             "properties = { a = ['1', '2'] }",

@@ -418,6 +418,12 @@ fn a_retry_is_when_all_rules_have_the_permits() {
         .map(|each| (each.rule.name(), each.detail.available));
     assert!(of_all.eq([("each", 0), ("service", 0)]));
     assert_eq!(explained.decided_by().unwrap().rule.name(), "each");
+    // The first rule denies, and the other one for longer.
+    let policy = rules(Limit::per(2, 4 * MINUTE));
+    let _ = (policy.decide_at(at(0), &GET), policy.decide_at(at(0), &GET));
+    let denied = policy.decide_at(at(1), &GET);
+    assert_eq!(denied.rule().unwrap().name(), "each");
+    assert_eq!(denied.retry(), Some(Retry::At(at(120))));
     // Permits that return by release have no time.
     let policy = rules(Limit::at_once(1));
     let held = policy.decide_at(at(0), &GET);

@@ -683,6 +683,16 @@ fn rules_here_and_in_a_store_take_together_or_not_at_all() {
 }
 
 #[test]
+fn of_several_rules_in_a_store_the_one_that_denies_is_named() {
+    let policy = policy(together(), &memory(&Time::default()));
+    let key = [("X-Key", "a")];
+    let other = Request::new("GET", "/").headers(&key);
+    assert!(decide(&policy, &other.cost(19)).is_allowed());
+    let denied = decide(&policy, &login(&key).cost(2));
+    assert_eq!(denied.decision().rule().unwrap().name(), "service");
+}
+
+#[test]
 fn a_store_without_an_answer_leaves_the_rules_here_as_they_were() {
     let gate = Gate::new(Time::default());
     let stores = Stores::new().with("shared", Arc::clone(&gate) as Arc<dyn CounterStore>);
