@@ -867,6 +867,19 @@ fn a_request_that_another_rule_denies_after_its_wait_gives_the_grant_to_the_next
 }
 
 #[test]
+fn a_request_does_not_wait_for_one_rule_while_a_limit_of_another_denies_it_for_good() {
+    let time = Time::default();
+    let each = Rule::new("each")
+        .limit(Limit::per(1_000, SECOND).queue(10))
+        .limit(Limit::per(1, Duration::from_hours(24)));
+    let policy = policy(&time, [one_at_once().continuing(), each]);
+    let mut tasks: Vec<_> = (0..2).map(|_| Task::new(policy.acquire(&GET))).collect();
+    run(&mut tasks);
+    assert_eq!(ends(&tasks), [Some(true), Some(false)]);
+    assert_eq!(tasks[1].output.as_ref().unwrap().end(), None);
+}
+
+#[test]
 fn a_request_that_two_rules_deny_waits_for_one_and_then_for_the_other() {
     let time = Time::default();
     let rate = Rule::new("rate")
