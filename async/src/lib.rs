@@ -33,7 +33,8 @@
 //! | wake waits at their time | [`ThreadTimer`], [`TokioTimer`], [`AsyncIoTimer`], `EmbassyTimer`; [`NoTimer`], [`Next`]; [`Drive`]; [`Timer`], [`ReentrantTimer`], [`QueueClock`] and [`DeadlineClock`] for your own |
 //! | observe a queue | [`QueueCounts`], [`Hook`], [`Waited`], [`Outcome`], [`LimiterView`] |
 //! | choose a lock | [`DefaultLock`], [`ThreadLock`], `InterruptLock`; [`RawLock`] for your own |
-//! | limit channels, streams and I/O | [`channel`], [`stream`], [`io`]; how an item is weighed: [`Weight`], [`PerItem`]; the error: [`Refused`] |
+//! | limit channels, streams and I/O | [`channel`], [`stream`], [`io`]; [`Refused`] |
+//! | set the permits of an item | [`Weight`], [`PerItem`] |
 //!
 //! # Features
 //!

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use portcullis_core::Timestamp;
 use portcullis_core::limiter::Detail;
-use portcullis_policy::{Considered, Explained, Kind, Mismatch, Outcome, Policy, Request};
+use portcullis_policy::{Considered, Explained, Kind, Mismatch, Outcome, Policy, Request, Rule};
 
 use crate::args::{CheckArgs, RequestArgs};
 use crate::failure::Failure;
@@ -62,13 +62,10 @@ fn explanation(policy: &Policy, about: &RequestArgs, (method, path): &(String, S
     if let Some(address) = about.address {
         request = request.address(address);
     }
-    let has_rules = |kind: &Kind| {
-        let mut rules = policy.rules().filter(|rule| rule.is_enabled());
-        rules.any(|rule| rule.kind() == *kind)
-    };
+    let is_asked = |kind: &Kind| policy.rules_of(*kind).any(Rule::is_enabled);
     let kinds: Vec<Kind> = match about.kind {
         Some(kind) => vec![kind],
-        None => KINDS.into_iter().filter(has_rules).collect(),
+        None => KINDS.into_iter().filter(is_asked).collect(),
     };
     let mut text = format!("\n{method} {path}\n");
     let [kind] = *kinds else {

@@ -52,9 +52,9 @@ impl Admin {
     }
 }
 
-/// Whether a browser asks by an address, or as `localhost`. By another name it may show the page of
-/// another site, whose script could then read what is here: the name leads here only because
-/// somebody has set its address so.
+/// Whether the `Host` of a request is an IP address or `localhost`. Any other name may belong to a
+/// site that has pointed it at this program (DNS rebinding). A script of that site could then read
+/// what is here.
 fn is_of_host<B>(request: &Request<B>) -> bool {
     let host = request.headers().get(header::HOST);
     let authority = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());

@@ -67,7 +67,7 @@ pub(crate) static PROXIES: [Proxy; 4] = [
     Proxy::forwarded("caddy"),
 ];
 
-/// The number of Envoy among those who ask, after the [`PROXIES`]: it does not ask by HTTP/1.
+/// The index of Envoy in [`askers`], after the [`PROXIES`]. Envoy asks by gRPC only.
 pub(crate) const ENVOY: usize = PROXIES.len();
 
 /// The names of all who ask.

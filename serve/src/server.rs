@@ -4,9 +4,10 @@
 //! |---|---|
 //! | connections of proxies | `--connections`; more wait in the listener's backlog of the system |
 //! | who may connect to ask for checks | the trusted networks; others are closed at once |
-//! | the head of a request | 64 KiB, or what one read brings beyond, and 100 fields; more is answered with 431 |
+//! | the head of a request | 100 fields, and 64 KiB and one read; a larger one gets status 431 |
 //! | the time until a head has arrived, on a connection that is kept too | [`Bounds::head`] |
-//! | requests at once on a connection of HTTP/2, and the bytes of its header fields | [`STREAMS`], [`HEADER_LIST`] |
+//! | concurrent streams of an HTTP/2 connection | [`STREAMS`] |
+//! | bytes of the header fields of an HTTP/2 request | [`HEADER_LIST`] |
 //! | the time without a sign of life of a peer of HTTP/2 | [`Bounds::head`] and [`ALIVE`] |
 //! | the time for the last answers when the program stops | [`GRACE`] |
 //!
@@ -37,7 +38,7 @@ const HEAD_BYTES: usize = 64 * 1024;
 /// The most bytes of the header fields of a request of HTTP/2, which asks by its body.
 const HEADER_LIST: u32 = 16 * 1024;
 
-/// The most requests at once on a connection of HTTP/2.
+/// The most concurrent streams of an HTTP/2 connection.
 const STREAMS: u32 = 256;
 
 /// How long a peer of HTTP/2 may take to show that it is still there.
@@ -100,7 +101,7 @@ pub(crate) async fn serve<A, G, H, F, B>(
             drop((kept, permit));
         });
     }
-    // Nobody connects any more.
+    // The listener accepts no more connections.
     drop(listener);
     let _ = timeout(GRACE, permits.acquire_many(most)).await;
 }

@@ -12,7 +12,7 @@ use portcullis_policy::Stores;
 
 use crate::settings::{Settings, StoreSettings};
 
-/// Whether a store answers, for those who ask how the program is.
+/// A counter store, and whether it answers: for `/ready` and the page.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreState {
     pub(crate) name: String,

@@ -2,9 +2,9 @@
 //!
 //! **State.** For each key the permits of each second of its last minute, and the two maxima.
 //!
-//! **Abuse.** A client that guesses passwords needs far more than any other. A limit that serves it
-//! would stop nobody. So keys look like abuse if a gap separates them from all others: see
-//! [`apart`]. A steady decline has no gap, however long it is.
+//! **Abuse.** A client that guesses passwords needs far more than any other. A limit that allows
+//! its requests is too high to stop it. So keys look like abuse if a gap separates them from all
+//! others: see [`apart`]. A steady decline has no gap, however long it is.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,6 @@
 //! The kinds of rules that a log can be judged by, and how each of them is asked.
 
-use portcullis_policy::{Kind, Policy, Request};
+use portcullis_policy::{Kind, Policy, Request, Rule};
 
 /// The kinds of rules that a log can be judged by, in the order in which they are asked. A log does
 /// not tell the size of requests, so rules for [`Kind::Ingress`] are not asked.
@@ -25,9 +25,6 @@ pub(crate) fn ask_each(
 
 /// The kinds of the rules of a policy that a log can be judged by.
 pub(crate) fn kinds_of(policy: &Policy) -> Vec<Kind> {
-    let has_rules = |kind: &Kind| {
-        let mut rules = policy.rules().filter(|rule| rule.is_enabled());
-        rules.any(|rule| rule.kind() == *kind)
-    };
-    KINDS.into_iter().filter(has_rules).collect()
+    let is_asked = |kind: &Kind| policy.rules_of(*kind).any(Rule::is_enabled);
+    KINDS.into_iter().filter(is_asked).collect()
 }

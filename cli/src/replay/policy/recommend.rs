@@ -5,9 +5,9 @@
 //! which at least one request is denied by a limit or the penalty of the rule, or that of the
 //! requests.
 //!
-//! **Whose requests count.** Those of keys that look like abuse do not: see
-//! [`apart`]. The limits that serve them would stop nobody. They are found once, by
-//! what they ask, so the limits of the policy do not matter. If no line has a part of the key of a
+//! **Whose requests count.** Requests of keys that look like abuse do not count: see [`apart`]. A
+//! limit that allows them is too high to stop abuse. These keys are found once, by the number of
+//! their requests, so the limits of the policy do not matter. If no line has a part of the key of a
 //! rule, its requests say nothing about clients, and nothing is proposed.
 //!
 //! **How.** A binary search for the smallest `n`, in which each step is a replay of all logs:
