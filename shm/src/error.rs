@@ -55,6 +55,12 @@ pub enum OpenError {
         /// The version that this library can use.
         known: u32,
     },
+    /// A program with another pointer width or byte order created the file. All processes that share
+    /// a file need the same, so a 32-bit and a 64-bit program have no limit in common.
+    Platform {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file is damaged.
     Damaged {
         /// The file.
@@ -153,6 +159,11 @@ impl fmt::Display for OpenError {
             Self::Version { path, found, known } => write!(
                 f,
                 "{}: has layout version {found}, and this library has version {known}",
+                path.display()
+            ),
+            Self::Platform { path } => write!(
+                f,
+                "{}: a program with another pointer width or byte order created it",
                 path.display()
             ),
             Self::Damaged { path, what } => {

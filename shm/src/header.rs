@@ -166,7 +166,7 @@ impl Header {
             return Err(Unreadable::Version(u32_at(8)));
         }
         if u32_at(12) != BYTE_ORDER || u32_at(16) != usize::BITS {
-            return Err(Unreadable::Damaged("it is from a machine with other words"));
+            return Err(Unreadable::Platform);
         }
         if u64_at(CHECKSUM_AT) != fnv(&page[..CHECKSUM_AT]) {
             return Err(Unreadable::Damaged("the checksum of its header is wrong"));
@@ -200,6 +200,7 @@ impl Header {
 pub(crate) enum Unreadable {
     Foreign,
     Version(u32),
+    Platform,
     Damaged(&'static str),
 }
 
@@ -208,6 +209,7 @@ impl Unreadable {
         let path = path.to_owned();
         match self {
             Self::Foreign => OpenError::Foreign { path },
+            Self::Platform => OpenError::Platform { path },
             Self::Version(found) => OpenError::Version {
                 path,
                 found,

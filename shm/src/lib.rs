@@ -55,7 +55,8 @@
 //!
 //! Containers that share a folder share the limiters in its files. Those with their own `/dev/shm`
 //! need a common folder: [`SharedFile::at`]. Their namespaces of processes may differ: no process
-//! id is compared. Their clocks must have one origin: see [`SharedFile`].
+//! id is compared. Their clocks must have one origin: see [`SharedFile`]. Their programs must
+//! have one pointer width: a 32-bit and a 64-bit program share no file.
 #![cfg(target_os = "linux")]
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

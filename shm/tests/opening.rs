@@ -235,6 +235,16 @@ fn files_that_are_no_limiter_are_refused_with_the_reason() {
         text.contains("layout version 1, and this library has version 5"),
         "{text}"
     );
+    // A 32-bit program, and one with the other byte order.
+    for (at, word) in [(16, 32_u32), (12, 0x0403_0201)] {
+        opened(&whole).unwrap();
+        support_header::edit(&path, at, &word.to_ne_bytes());
+        let text = file.limiter(bucket()).unwrap_err().to_string();
+        assert!(
+            text.contains("another pointer width or byte order created it"),
+            "{text}"
+        );
+    }
     opened(&whole).unwrap();
     support_header::edit(&path, 24, &u64::MAX.to_ne_bytes());
     let text = file.limiter(bucket()).unwrap_err().to_string();
