@@ -2,7 +2,7 @@
 
 use core::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use portcullis_core::SettingsError;
 
@@ -55,8 +55,8 @@ pub enum OpenError {
         /// The version that this library can use.
         known: u32,
     },
-    /// A program with another pointer width or byte order created the file. All processes that share
-    /// a file need the same, so a 32-bit and a 64-bit program have no limit in common.
+    /// A program with another pointer width or byte order created the file. So a 32-bit program and
+    /// a 64-bit program cannot share a limit.
     Platform {
         /// The file.
         path: PathBuf,
@@ -123,91 +123,80 @@ pub enum OpenError {
     Settings(SettingsError),
 }
 
+impl OpenError {
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::System { path, .. }
+            | Self::OtherSettings { path, .. }
+            | Self::Foreign { path }
+            | Self::Version { path, .. }
+            | Self::Platform { path }
+            | Self::Damaged { path, .. }
+            | Self::Owner { path, .. }
+            | Self::TimeNamespace { path }
+            | Self::Busy { path }
+            | Self::Changes { path, .. }
+            | Self::Members { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(path) = self.path() {
+            write!(f, "{}: ", path.display())?;
+        }
         match self {
             Self::Name { name } => write!(
                 f,
                 "the name {name:?} must be 1 to 200 letters, digits, '.', '-' and '_', and not \
                  begin with '.'"
             ),
-            Self::System { path, tried, error } => {
-                write!(f, "{}: could not {tried}: {error}", path.display())
+            Self::System { tried, error, .. } => write!(f, "could not {tried}: {error}"),
+            Self::OtherSettings { found, wanted, .. } if found == wanted => write!(
+                f,
+                "differs from ({wanted}) in a setting that is not named, such as the origin, or \
+                 was created by another version of this library"
+            ),
+            Self::OtherSettings { found, wanted, .. } => {
+                write!(f, "has the settings ({found}), not ({wanted})")
             }
-            Self::OtherSettings {
-                path,
-                found,
-                wanted,
-            } if found == wanted => write!(
+            Self::Foreign { .. } => f.write_str("is not a file of shared limiters"),
+            Self::Version { found, known, .. } => write!(
                 f,
-                "{}: differs from ({wanted}) in a setting that is not named, such as the origin, \
-                 or was created by another version of this library",
-                path.display()
+                "has layout version {found}, and this library has version {known}"
             ),
-            Self::OtherSettings {
-                path,
-                found,
-                wanted,
-            } => write!(
-                f,
-                "{}: has the settings ({found}), not ({wanted})",
-                path.display()
-            ),
-            Self::Foreign { path } => {
-                write!(f, "{}: is not a file of shared limiters", path.display())
+            Self::Platform { .. } => {
+                f.write_str("a program with another pointer width or byte order created it")
             }
-            Self::Version { path, found, known } => write!(
+            Self::Damaged { what, .. } => write!(f, "is damaged: {what}"),
+            Self::Owner { owner, .. } => write!(
                 f,
-                "{}: has layout version {found}, and this library has version {known}",
-                path.display()
+                "belongs to user {owner}, who is neither this user nor root; `any_owner` allows it"
             ),
-            Self::Platform { path } => write!(
-                f,
-                "{}: a program with another pointer width or byte order created it",
-                path.display()
-            ),
-            Self::Damaged { path, what } => {
-                write!(f, "{}: is damaged: {what}", path.display())
+            Self::TimeNamespace { .. } => {
+                f.write_str("is from a time namespace whose CLOCK_MONOTONIC has another origin")
             }
-            Self::Owner { path, owner } => write!(
-                f,
-                "{}: belongs to user {owner}, who is neither this user nor root; \
-                 `any_owner` allows it",
-                path.display()
-            ),
-            Self::TimeNamespace { path } => write!(
-                f,
-                "{}: is from a time namespace whose CLOCK_MONOTONIC has another origin",
-                path.display()
-            ),
             Self::TimeUnshared => f.write_str(
                 "the origin of CLOCK_MONOTONIC is unknown in a process that has created a time \
                  namespace for its children: open the file in a child, or before",
             ),
-            Self::Busy { path } => {
-                write!(f, "{}: another process keeps it locked", path.display())
+            Self::Busy { .. } => f.write_str("another process keeps it locked"),
+            Self::Changes { most, .. } => write!(
+                f,
+                "its settings have changed {most} times within a minute, and cannot change more \
+                 often"
+            ),
+            Self::Members { most, .. } => {
+                write!(f, "{most} processes have it open, and no more can")
             }
-            Self::Changes { path, most } => write!(
-                f,
-                "{}: its settings have changed {most} times within a minute, and cannot change \
-                 more often",
-                path.display()
-            ),
-            Self::Members { path, most } => write!(
-                f,
-                "{}: {most} processes have it open, and no more can",
-                path.display()
-            ),
             Self::TooMany { most } => write!(
                 f,
                 "this process has {most} shared limiters open, and can have no more"
             ),
-            Self::TooLarge { most } => {
-                write!(f, "the contents need more than {most} bytes")
-            }
-            Self::Count { what, most } => {
-                write!(f, "the number of {what} must be 1 to {most}")
-            }
+            Self::TooLarge { most } => write!(f, "the contents need more than {most} bytes"),
+            Self::Count { what, most } => write!(f, "the number of {what} must be 1 to {most}"),
             Self::Settings(error) => write!(f, "{error}"),
         }
     }
