@@ -111,7 +111,7 @@ fn envoy_is_answered_as_the_policy_decides() {
     let expected = |is_allowed| if is_allowed { "OK" } else { "OVER_LIMIT" };
     assert_eq!(
         codes,
-        decided(POLICY)
+        decided(POLICY, &recorded())
             .into_iter()
             .map(expected)
             .collect::<Vec<_>>()

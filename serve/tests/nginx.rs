@@ -15,7 +15,7 @@ use std::fs;
 use client::{Client, ask};
 use program::Program;
 use proxies::{Service, installed, nginx};
-use traffic::{POLICY, decided, sent};
+use traffic::{POLICY, decided, recorded, sent};
 
 #[test]
 fn nginx_enforces_what_the_policy_decides() {
@@ -30,7 +30,7 @@ fn nginx_enforces_what_the_policy_decides() {
         service.address,
     );
     let statuses = sent(proxy.address);
-    let decided = decided(POLICY);
+    let decided = decided(POLICY, &recorded());
     let expected: Vec<u16> = decided
         .iter()
         .map(|&is_allowed| if is_allowed { 200 } else { 429 })

@@ -22,6 +22,9 @@ mod metrics;
 #[path = "nginx.rs"]
 mod nginx;
 
+#[path = "other_proxies.rs"]
+mod other_proxies;
+
 #[path = "reload.rs"]
 mod reload;
 

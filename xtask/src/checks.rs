@@ -25,6 +25,7 @@ use crate::servers::Server;
 use crate::setup::{self, Part};
 use crate::test_programs;
 use crate::weaken;
+use crate::wheels::Wheels;
 use crate::width;
 
 /// A group of steps with a name.
@@ -91,8 +92,8 @@ pub(crate) const TASKS: &[Task] = &[
         name: "release-check",
         about: "for a release: the steps of test, those that compare features, versions \
             and platforms, then weaken and soak",
-        steps: "test semver each-feature oldest-versions newest-versions platforms weaken \
-            soak",
+        steps: "test semver each-feature oldest-versions newest-versions platforms proxies \
+            weaken soak",
     },
 ];
 
@@ -261,6 +262,12 @@ pub(crate) const STEPS: &[Step] = &[
         "the libraries compile for other systems whose standard library is there",
         platforms::check,
     ),
+    step(
+        "proxies",
+        "a real Envoy, Traefik and Caddy enforce what portcullis-serve decides",
+        proxies,
+    )
+    .needs(Part::Wheels(Wheels::Proxies)),
     step(
         "miri",
         "tests of the core and the async library in Miri: tree borrows, strict \
@@ -473,6 +480,13 @@ fn weaken(context: &Context) -> Check {
     let places = setup::places_for_tests(context);
     weaken::run(&context.root, &context.only, &places)?;
     Ok(String::new())
+}
+
+fn proxies(context: &Context) -> Check {
+    let mut test = context.cargo_test("--package portcullis-serve --test suite");
+    test.words("-- --ignored other_proxies");
+    test.envs(Wheels::Proxies.places(context));
+    command::run_tests(&mut test)
 }
 
 fn soak(context: &Context) -> Check {

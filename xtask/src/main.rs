@@ -23,7 +23,6 @@ mod figures;
 mod files;
 mod firmware;
 mod firmware_cost;
-mod grpc;
 #[cfg(test)]
 mod guides;
 mod hot_paths;
@@ -53,6 +52,7 @@ mod sources;
 mod targets;
 mod test_programs;
 mod weaken;
+mod wheels;
 mod width;
 
 use std::process::ExitCode;

@@ -13,12 +13,12 @@ use crate::book;
 use crate::command::Words;
 use crate::context::Context;
 use crate::debian;
-use crate::grpc;
 use crate::nightly::Nightly;
 use crate::oldest_rust;
 use crate::programs::{is_quiet_success, output, printed, succeeds};
 use crate::servers::Server;
 use crate::targets::{BOARDS, TARGETS};
+use crate::wheels::Wheels;
 
 /// A tool that a step needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,8 +37,8 @@ pub(crate) enum Part {
     Callgrind,
     /// mdBook.
     Book,
-    /// The packages of Python with which a test asks as Envoy does.
-    Grpc,
+    /// Packages of Python's registry.
+    Wheels(Wheels),
     /// A server that tests start.
     Server(Server),
     /// A nightly toolchain.
@@ -66,7 +66,7 @@ impl Part {
                 "missing: Valgrind (Debian's valgrind), or gungraun-runner (cargo install gungraun-runner, the version in Cargo.lock)"
             }
             Self::Book => "missing: mdBook (cargo install mdbook, or pip for Python 3)",
-            Self::Grpc => "missing: pip for Python 3, for the packages in xtask/grpc.txt",
+            Self::Wheels(wheels) => wheels.missing(),
             Self::Server(server) => server.missing(),
             Self::Nightly(nightly) => nightly.missing(),
             Self::X86 => "missing: an x86_64 processor; this step reads only x86_64 machine code",
@@ -90,7 +90,7 @@ impl Part {
             Self::X86 | Self::Nightly(_) => return None,
             Self::OldestRust => &[oldest_rust::LLVM],
             Self::Callgrind => &["valgrind"],
-            Self::Book | Self::Grpc => &["python3-pip"],
+            Self::Book | Self::Wheels(_) => &["python3-pip"],
             Self::Server(server) => server.libraries(),
         };
         Some(packages)
@@ -103,14 +103,14 @@ pub(crate) fn ensure(context: &Context, part: Part) -> Result<(), String> {
     let other = || match part {
         Part::Callgrind => install_runner(context),
         Part::Book => book::install(context),
-        Part::Grpc => grpc::install(context),
+        Part::Wheels(wheels) => wheels.install(context),
         _ => false,
     };
     let unpack = || match part {
         Part::OldestRust => oldest_rust::unpack(context),
         Part::Server(server) => server.unpack(context),
         Part::Book => book::install(context),
-        Part::Grpc => grpc::install(context),
+        Part::Wheels(wheels) => wheels.install(context),
         _ => true,
     };
     let debian = || part.debian().is_some_and(debian::install) && unpack();
@@ -151,7 +151,7 @@ pub(crate) fn is_there(context: &Context, part: Part) -> bool {
                 && callgrind_runner(context).is_file()
         }
         Part::Book => book::program(context).is_some(),
-        Part::Grpc => grpc::is_there(context),
+        Part::Wheels(wheels) => wheels.is_there(context),
         Part::Server(server) => server.program(context).is_some(),
         Part::Nightly(nightly) => nightly.is_there(context),
     }
@@ -177,7 +177,7 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
         | Part::OldestRust
         | Part::Callgrind
         | Part::Book
-        | Part::Grpc
+        | Part::Wheels(_)
         | Part::Server(_)
         | Part::Nightly(_) => false,
     }
@@ -273,8 +273,8 @@ fn places_of(context: &Context, servers: &[Server]) -> Vec<(&'static str, PathBu
 pub(crate) fn places_for_tests(context: &Context) -> Vec<(&'static str, PathBuf)> {
     let servers = [Server::Etcd, Server::Haproxy, Server::Nginx, Server::Redis];
     let mut places = places_of(context, &servers);
-    if ensure(context, Part::Grpc).is_ok() {
-        places.push((grpc::VARIABLE, grpc::folder(context)));
+    if ensure(context, Part::Wheels(Wheels::Grpc)).is_ok() {
+        places.extend(Wheels::Grpc.places(context));
     }
     places
 }

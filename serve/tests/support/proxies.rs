@@ -187,3 +187,84 @@ pub(crate) fn haproxy(
     command.stdout(Stdio::null()).stderr(Stdio::null());
     Running::start(command, folder, address)
 }
+
+/// Starts Envoy with the configuration of the guide. `serve` answers gRPC.
+pub(crate) fn envoy(
+    program: &OsStr,
+    name: &str,
+    serve: SocketAddr,
+    service: SocketAddr,
+) -> Running {
+    let (folder, address) = (folder(name), free_address());
+    let at = |address: SocketAddr| format!("127.0.0.1, port_value: {} ", address.port());
+    let text = with(
+        include_str!("../../deploy/envoy.yaml").to_owned(),
+        &[
+            ("0.0.0.0, port_value: 80 ", &at(address)),
+            ("127.0.0.1, port_value: 8789 ", &at(serve)),
+            ("127.0.0.1, port_value: 8080 ", &at(service)),
+        ],
+    );
+    fs::write(folder.join("envoy.yaml"), text).expect("a file");
+    let mut command = Command::new(program);
+    command.args(["-c", "envoy.yaml", "--log-level", "error"]);
+    command.args(["--concurrency", "1", "--disable-hot-restart"]);
+    command.current_dir(&folder);
+    Running::start(command, folder, address)
+}
+
+/// Starts Traefik with the configuration of the guide.
+pub(crate) fn traefik(
+    program: &OsStr,
+    name: &str,
+    serve: SocketAddr,
+    service: SocketAddr,
+) -> Running {
+    let (folder, address) = (folder(name), free_address());
+    let text = with(
+        include_str!("../../deploy/traefik.yaml").to_owned(),
+        &[
+            ("127.0.0.1:8787", &serve.to_string()),
+            ("127.0.0.1:8080", &service.to_string()),
+        ],
+    );
+    fs::write(folder.join("dynamic.yaml"), text).expect("a file");
+    let mut command = Command::new(program);
+    command.arg(format!("--entryPoints.web.address={address}"));
+    command.arg("--providers.file.filename=dynamic.yaml");
+    command.arg("--global.checkNewVersion=false");
+    command
+        .current_dir(&folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let running = Running::start(command, folder, address);
+    // It listens before it has read this file.
+    super::program::until(|| super::client::ask(address, "GET /", &[]).status != 404);
+    running
+}
+
+/// Starts Caddy with the configuration of the guide.
+pub(crate) fn caddy(
+    program: &OsStr,
+    name: &str,
+    serve: SocketAddr,
+    service: SocketAddr,
+) -> Running {
+    let (folder, address) = (folder(name), free_address());
+    let text = with(
+        include_str!("../../deploy/Caddyfile").to_owned(),
+        &[
+            // Without a certificate, and for every host.
+            ("shop.example", &format!("http://:{}", address.port())),
+            ("127.0.0.1:8787", &serve.to_string()),
+            ("127.0.0.1:8080", &service.to_string()),
+        ],
+    );
+    let head = "{\n\tadmin off\n\tdefault_bind 127.0.0.1\n}\n";
+    fs::write(folder.join("Caddyfile"), format!("{head}{text}")).expect("a file");
+    let mut command = Command::new(program);
+    command.args(["run", "--config", "Caddyfile"]);
+    command.current_dir(&folder).env("HOME", &folder);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    Running::start(command, folder, address)
+}

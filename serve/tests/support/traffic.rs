@@ -92,9 +92,9 @@ pub(crate) fn recorded() -> Vec<Recorded> {
 }
 
 /// Whether the policy allows each request, in this process.
-pub(crate) fn decided(policy: &str) -> Vec<bool> {
+pub(crate) fn decided(policy: &str, requests: &[Recorded]) -> Vec<bool> {
     let policy = Policy::from_toml(policy).expect("the rules are valid");
-    let decide = |recorded: Recorded| {
+    let decide = |recorded: &Recorded| {
         let headers = [("X-Api-Key", &*recorded.key)];
         let request = Request::new(recorded.method, recorded.target)
             .host(recorded.host)
@@ -104,7 +104,7 @@ pub(crate) fn decided(policy: &str) -> Vec<bool> {
             .decide_at(Timestamp::from_secs(1), &request)
             .is_allowed()
     };
-    recorded().into_iter().map(decide).collect()
+    requests.iter().map(decide).collect()
 }
 
 /// Sends each request to a proxy, and returns the status of each reply.
