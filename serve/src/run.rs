@@ -31,11 +31,15 @@ use crate::{reload, stores};
 /// for 90 s and 120 s.
 const IDLE: Duration = Duration::from_secs(150);
 
+/// How long a peer may take to show that it is still there.
+const ALIVE: Duration = Duration::from_secs(10);
+
 /// The bounds for operators.
 const OF_ADMIN: Bounds = Bounds {
     protocol: Protocol::Http1,
     connections: 64,
     head: Duration::from_secs(10),
+    alive: ALIVE,
 };
 
 /// Runs until a signal stops the program.
@@ -82,7 +86,8 @@ async fn started(args: &Args, settings: Settings) -> Result<(), String> {
 
     let (stop, stops) = watch::channel(false);
     let (stop_admin, admin_stops) = watch::channel(false);
-    let (reread, rereads) = mpsc::channel();
+    // One is enough for any number of signals: the file is read after it.
+    let (reread, rereads) = mpsc::sync_channel(1);
     {
         let (settings, counts, poll) = (settings.clone(), Arc::clone(&counts), args.poll);
         thread::spawn(move || reload::run(file, &settings, &counts, poll, &rereads));
@@ -181,6 +186,7 @@ impl Peers {
             protocol,
             connections: self.connections,
             head: IDLE,
+            alive: ALIVE,
         }
     }
 
@@ -260,11 +266,11 @@ impl Signals {
     }
 
     /// Returns when the program is to stop. Has the file read at once on SIGHUP.
-    async fn wait(mut self, reread: &mpsc::Sender<()>) {
+    async fn wait(mut self, reread: &mpsc::SyncSender<()>) {
         loop {
             tokio::select! {
                 _ = self.hangup.recv() => {
-                    let _ = reread.send(());
+                    let _ = reread.try_send(());
                 }
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
