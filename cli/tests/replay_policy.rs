@@ -2,6 +2,8 @@
 //! their definitions.
 
 mod common;
+#[path = "../../serve/tests/support/wish.rs"]
+mod wish;
 
 use core::fmt::Write;
 use std::collections::BTreeMap;
@@ -894,4 +896,35 @@ fn paths_are_read_as_the_policy_says() {
             .collect();
         assert_eq!(asked, of_rules, "{reading}");
     }
+}
+
+/// One tower layer, and `portcullis-serve` behind nginx, decide the same requests alike: their tests
+/// compare with the same log. A log of the first lines shows what the last of them gets.
+#[test]
+fn a_replay_decides_the_recorded_requests_of_the_one_file_as_the_log_says() {
+    let policy = Scratch::new("wish.toml", wish::RULES.as_bytes());
+    let arguments = ["--policy", policy.path(), "--format", wish::FORMAT];
+    let denied = |result: &Value| {
+        let rules = result["rules"].as_array().unwrap().iter();
+        let denials = rules.map(|rule| {
+            let name = rule["rule"].as_str().unwrap().to_owned();
+            (name, rule["denied"].as_u64().unwrap())
+        });
+        denials.collect::<BTreeMap<_, _>>()
+    };
+    let wished = wish::wished();
+    let mut lines = 0;
+    let mut expected = BTreeMap::new();
+    for (nth, line) in wish::LOG.lines().enumerate() {
+        lines += line.len() + 1;
+        if let Some(rule) = wished[nth].denied_by {
+            *expected.entry(rule.to_owned()).or_insert(0) += 1;
+        }
+        let result = common::json(&wish::LOG.as_bytes()[..lines], &arguments);
+        assert_eq!(result["requests"], nth + 1);
+        let mut denied = denied(&result);
+        denied.retain(|_, count| *count > 0);
+        assert_eq!(denied, expected, "{line}");
+    }
+    assert_eq!(expected.values().sum::<u64>(), 7);
 }

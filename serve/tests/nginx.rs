@@ -8,14 +8,19 @@ mod program;
 mod proxies;
 #[path = "support/traffic.rs"]
 mod traffic;
+#[path = "support/wish.rs"]
+mod wish;
 
 use core::net::Ipv4Addr;
-use std::fs;
+use core::time::Duration;
+use std::time::Instant;
+use std::{fs, thread};
 
 use client::{Client, ask};
 use program::Program;
 use proxies::{Service, installed, nginx};
 use traffic::{POLICY, decided, recorded, sent};
+use wish::wished;
 
 #[test]
 fn nginx_enforces_what_the_policy_decides() {
@@ -128,4 +133,52 @@ fn a_client_of_nginx_cannot_choose_its_key() {
         assert_eq!(status(&[forged]), 429, "{forged:?}");
     }
     assert_eq!(service.served(), 2);
+}
+
+/// One tower layer, and `portcullis replay`, decide the same requests alike: their tests compare
+/// with the same log. Here the clock is that of the host: the requests of a second must be sent
+/// before a key has gained a permit, so a round that the machine has delayed is repeated.
+#[test]
+fn the_recorded_requests_of_the_one_file_are_decided_as_the_log_says() {
+    let Some(nginx_program) = installed("nginx", "-v") else {
+        return;
+    };
+    let service = Service::start();
+    let wished = wished();
+    let is_in_time = (0..30).any(|_| {
+        let program = Program::start("wish", wish::RULES, &[]);
+        let proxy = nginx(
+            &nginx_program,
+            "nginx-wish",
+            program.listen,
+            service.address,
+        );
+        let mut client = Client::connect(proxy.address);
+        // Opens the connections of nginx.
+        client.ask("GET /", &[]);
+        let mut replies = Vec::new();
+        for second in wished.chunk_by(|one, next| one.second == next.second) {
+            let begun = Instant::now();
+            for request in second {
+                let mut headers =
+                    vec![("X-Forwarded-For", request.client), ("Content-Length", "0")];
+                headers.extend(request.key.map(|key| ("X-Api-Key", key)));
+                replies.push(client.ask(request.line, &headers));
+            }
+            // A key gains a permit in 100 ms, and all of its 10 in a second.
+            if begun.elapsed() > Duration::from_millis(95) {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(1_100));
+        }
+        for (request, reply) in wished.iter().zip(&replies) {
+            assert_eq!(reply.status, request.status, "{request:?}");
+            if let Some(rule) = request.denied_by {
+                let state = reply.header("ratelimit").expect("a state");
+                assert!(state.starts_with(&format!("\"{rule}\";r=0;")), "{state}");
+            }
+        }
+        true
+    });
+    assert!(is_in_time, "each of 30 rounds took too long");
 }

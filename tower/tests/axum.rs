@@ -4,6 +4,8 @@
 mod nginx;
 #[path = "support/server.rs"]
 mod server;
+#[path = "../../serve/tests/support/wish.rs"]
+mod wish;
 
 use core::convert::Infallible;
 use core::net::{IpAddr, SocketAddr};
@@ -14,11 +16,14 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, Request};
+use axum::http::HeaderName;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Router, ServiceExt};
+use portcullis_core::{ManualClock, Timestamp};
 use portcullis_policy::{Conditions, Key, Policy, Rule};
-use portcullis_tower::{AxumBody, ByPolicy, PeerAddress, RateLimitLayer, Target};
+use portcullis_tower::fields::Generation;
+use portcullis_tower::{AxumBody, ByPolicy, ForwardedFor, PeerAddress, RateLimitLayer, Target};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tonic::server::NamedService;
@@ -552,4 +557,34 @@ async fn the_rules_in_the_guide_for_gateways_decide_as_nginx_does() {
     assert_eq!(ask(logins.address(), "GET /login").await.0, expected);
     let downloads = start("downloads", "limit_conn_zone", "limit_conn downloads");
     assert_eq!(at_once(downloads.address(), &answers).await, denied_first);
+}
+
+/// `portcullis-serve` behind nginx, and `portcullis replay`, decide the same requests alike: their
+/// tests compare with the same log.
+#[tokio::test]
+async fn one_layer_decides_the_recorded_requests_of_the_one_file_as_the_log_says() {
+    let clock: &'static ManualClock = Box::leak(Box::default());
+    let proxies = ForwardedFor::field(HeaderName::from_static("x-forwarded-for"))
+        .trust("127.0.0.0/8".parse().unwrap());
+    let layer = RateLimitLayer::builder(ByPolicy::new(Policy::from_toml(wish::RULES).unwrap()))
+        .for_axum()
+        .clock(clock)
+        .forwarded(proxies)
+        .fields(Generation::Draft11)
+        .build();
+    let router = Router::new().fallback(async || "served").layer(layer);
+    let mut client = Client::connect(serve(router).await).await;
+    for wished in wish::wished() {
+        clock.set(Timestamp::from_secs(1 + wished.second));
+        let mut lines = vec![format!("X-Forwarded-For: {}", wished.client)];
+        lines.extend(wished.key.map(|key| format!("X-Api-Key: {key}")));
+        let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+        client.send(wished.line, &lines).await;
+        let response = client.receive().await;
+        assert_eq!(response.status, wished.status, "{wished:?}");
+        if let Some(rule) = wished.denied_by {
+            let state = response.header("ratelimit").unwrap();
+            assert!(state.starts_with(&format!("\"{rule}\";r=0;")), "{state}");
+        }
+    }
 }
