@@ -7,11 +7,17 @@
 //! those that `serve.envoy` names    the method, the path, the host, the address, the tier
 //! each                              a property, and a header, by the key of the entry
 //! the domain                        the property `domain`
-//! `hits_addend`                     the cost
+//! `hits_addend`                     the cost; of `is_negative_hits` none
 //! ```
 //!
 //! The layer decides each as it decides the request of a check. What it answers becomes the answer:
 //! any denial is `OVER_LIMIT`, because Envoy lets requests pass after an error.
+//!
+//! - **Nothing is given back.** A descriptor with `is_negative_hits` does not say what was taken, and
+//!   when: permits that were never taken, or that have come back with time, would be granted a
+//!   second time. So it takes nothing and never denies.
+//! - **No quota is granted.** A client could use up a quota without asking (`quota` in an answer), so
+//!   other limits of the same request would not be asked. Envoy itself does not use this field.
 
 pub(crate) mod messages;
 
@@ -23,8 +29,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, header};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use portcullis_tower::PeerAddress;
 use portcullis_tower::fields::{Quota, ReadOptions, Stated};
+use tokio::time::timeout;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::server::{Grpc, UnaryService};
@@ -43,6 +51,12 @@ const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLim
 
 /// The most bytes of a question.
 const QUESTION_BYTES: usize = 64 * 1024;
+
+/// The most bytes of a question and of what gRPC has before it: a flag and the length.
+const FRAME_BYTES: usize = QUESTION_BYTES + 5;
+
+/// How long a question may take to arrive, from its head on.
+const ARRIVES: Duration = Duration::from_secs(10);
 
 /// The most descriptors of a question.
 const DESCRIPTORS: usize = 64;
@@ -72,9 +86,12 @@ fn described(
     if let Some(address) = address {
         request.extensions_mut().insert(PeerAddress(address));
     }
-    let hits = descriptor
-        .hits_addend
-        .map_or(u64::from(hits), |hits| hits.value);
+    let own = descriptor.hits_addend.map(|hits| hits.value);
+    let hits = if descriptor.is_negative_hits {
+        0
+    } else {
+        own.unwrap_or(hits.into())
+    };
     let pairs = entries.into_iter().map(|entry| (entry.key, entry.value));
     let domain = ("domain".to_owned(), domain.to_owned());
     request.extensions_mut().insert(Described {
@@ -164,10 +181,20 @@ impl Envoy {
     {
         let mut grpc = Grpc::new(Messages::<RateLimitResponse, RateLimitRequest>::default())
             .max_decoding_message_size(QUESTION_BYTES);
-        if request.uri().path() == METHOD {
-            grpc.unary(self, request).await
-        } else {
-            Status::unimplemented("only ShouldRateLimit").into_http()
+        if request.uri().path() != METHOD {
+            return Status::unimplemented("only ShouldRateLimit").into_http();
+        }
+        let (head, body) = request.into_parts();
+        match timeout(ARRIVES, Limited::new(body, FRAME_BYTES).collect()).await {
+            Ok(Ok(body)) => {
+                let body = Full::new(body.to_bytes());
+                grpc.unary(self, Request::from_parts(head, body)).await
+            }
+            Ok(Err(error)) if error.is::<LengthLimitError>() => {
+                Status::out_of_range("the question is too large").into_http()
+            }
+            Ok(Err(error)) => Status::cancelled(error.to_string()).into_http(),
+            Err(_) => Status::deadline_exceeded("the question does not arrive").into_http(),
         }
     }
 
@@ -184,9 +211,13 @@ impl Envoy {
         let mut answer = RateLimitResponse::default();
         let (mut headers, mut is_over) = (Vec::new(), false);
         for descriptor in question.descriptors {
+            let gives_back = descriptor.is_negative_hits;
             let request = described(&self.names, &question.domain, hits, descriptor);
             let mut response = self.checks.decide(ENVOY, request).await;
-            let status = status(&response);
+            let mut status = status(&response);
+            if gives_back {
+                status.code = Code::Ok.into();
+            }
             if status.code == i32::from(Code::OverLimit) && !is_over {
                 is_over = true;
                 answer.raw_body = response.body().to_vec();
@@ -200,10 +231,12 @@ impl Envoy {
             Code::Ok
         };
         answer.overall_code = overall.into();
-        if self.checks.is_shadow() {
-            answer.raw_body.clear();
-        }
         answer.response_headers_to_add = added(&headers);
+        if overall == Code::Ok {
+            answer.raw_body.clear();
+            let fields = &mut answer.response_headers_to_add;
+            fields.retain(|field| field.key != header::RETRY_AFTER.as_str());
+        }
         Ok(answer)
     }
 }
@@ -253,5 +286,48 @@ impl UnaryService<RateLimitRequest> for Envoy {
             let answer = envoy.answer(question.into_inner()).await;
             answer.map(tonic::Response::new)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::convert::Infallible;
+    use core::task::{Context, Poll};
+
+    use http_body::Frame;
+    use portcullis_policy::{LivePolicy, Policy};
+
+    use super::*;
+    use crate::counts::Counts;
+    use crate::settings::Settings;
+
+    /// A body of which nothing arrives.
+    struct Nothing;
+
+    impl http_body::Body for Nothing {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_does_not_arrive_is_an_error_after_a_while() {
+        let live = LivePolicy::new(Policy::new([]).unwrap());
+        let settings = Settings::default();
+        let counts = Arc::new(Counts::new(live.clone()));
+        let envoy = Envoy {
+            checks: Arc::new(Checks::new(&live, &settings, &counts, false)),
+            names: Arc::new(settings.envoy),
+        };
+        let call = Request::post(METHOD).body(Nothing).unwrap();
+        let answer = envoy.call(call).await;
+        let code = Status::from_header_map(answer.headers()).unwrap().code();
+        assert_eq!(code, tonic::Code::DeadlineExceeded);
     }
 }

@@ -199,6 +199,24 @@ fn an_answer_states_the_limit_what_is_left_and_the_header_fields() {
         r#""account";r=9;t=6, "addresses";r=0;t=28800"#
     );
 
+    // Hits that are given back take nothing and deny nothing: it is not known what they were.
+    let mut back = hits("5");
+    back["givesBack"] = true.into();
+    for _ in 0..3 {
+        let answer = envoy.ask(&back);
+        assert_eq!(
+            (&answer["overallCode"], &answer["statuses"][0]["code"]),
+            (&"OK".into(), &"OK".into())
+        );
+        let names = answer["responseHeadersToAdd"].as_array().expect("fields");
+        assert!(names.iter().all(|field| field["key"] != "retry-after"));
+        assert_eq!(answer["rawBody"], Value::Null);
+    }
+    assert_eq!(envoy.ask(&hits("1"))["overallCode"], "OVER_LIMIT");
+    let mut other = question(&[descriptor(&[("plan", "gold"), ("account", "c")])]);
+    other["givesBack"] = true.into();
+    assert_eq!(envoy.ask(&other)["statuses"][0]["limitRemaining"], 10);
+
     // Another domain has no rule for accounts.
     let mut elsewhere = hits("0");
     elsewhere["domain"] = "blog".into();
@@ -241,4 +259,7 @@ fn in_shadow_mode_envoy_lets_every_request_pass() {
     assert!(answers.iter().all(|answer| answer["overallCode"] == "OK"));
     assert_eq!(answers[3]["statuses"][0]["code"], "OVER_LIMIT");
     assert_eq!(answers[3]["rawBody"], Value::Null);
+    let fields = answers[3]["responseHeadersToAdd"].as_array();
+    let mut fields = fields.expect("the state").iter();
+    assert!(fields.all(|field| field["key"] != "retry-after"));
 }

@@ -25,6 +25,8 @@ pub(crate) struct Descriptor {
     pub(crate) entries: Vec<Entry>,
     #[prost(message, optional, tag = "3")]
     pub(crate) hits_addend: Option<Number>,
+    #[prost(bool, tag = "4")]
+    pub(crate) is_negative_hits: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
