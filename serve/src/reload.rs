@@ -3,6 +3,7 @@
 //! A file that is not valid changes nothing, and is reported once.
 
 use core::time::Duration;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
@@ -43,7 +44,7 @@ fn look(file: &mut FileSource, settings: &Settings, counts: &Arc<Counts>, report
             reported.clear();
             counts.reloaded(true);
             tell(&change);
-            warn(&live.load());
+            warn(&live.load(), file.path());
             match Settings::read(file.path()) {
                 Ok(now) if now == *settings => {}
                 Ok(_) => tracing::warn!("the table `serve` has changed: this needs a restart"),
@@ -73,18 +74,26 @@ fn tell(change: &Change) {
     );
 }
 
-/// Warns of rules that do not limit here what they seem to.
-pub(crate) fn warn(policy: &Policy) {
+/// Warns of what is doubtful in the file, and of rules that do not limit here what they seem to.
+pub(crate) fn warn(policy: &Policy, file: &Path) {
+    for doubt in policy.warnings() {
+        tracing::warn!("{}:{doubt}", file.display());
+    }
     for rule in policy.rules() {
         let name = rule.name();
         if rule.kind() != Kind::Request {
             tracing::warn!(rule = name, "it is not asked: only the kind `request` is");
         }
-        if rule.limits().iter().any(|limit| limit.period().is_none()) {
+        for limit in rule
+            .limits()
+            .iter()
+            .filter(|limit| limit.period().is_none())
+        {
             tracing::warn!(
                 rule = name,
-                "a limit at once counts the check only: this program does not see when the request \
-                 ends"
+                %limit,
+                "a limit at once is not enforced here: this program does not see when a request \
+                 ends. Set it in the proxy, or in the service"
             );
         }
     }

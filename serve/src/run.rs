@@ -72,7 +72,7 @@ async fn started(args: &Args, settings: Settings) -> Result<(), String> {
     let (stores, states) = stores::open(&settings)?;
     let mut file = FileSource::new(&args.file);
     let live = policy(&mut file, stores)?;
-    reload::warn(&live.load());
+    reload::warn(&live.load(), &args.file);
     let counts = Arc::new(Counts::new(live.clone()));
     let checks = Arc::new(Checks::new(&live, &settings, &counts, args.shadow));
     let admin = Arc::new(Admin {

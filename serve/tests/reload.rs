@@ -5,6 +5,8 @@ mod client;
 #[path = "support/program.rs"]
 mod program;
 
+use std::os::unix::fs::symlink;
+
 use client::ask;
 use program::{Program, command, folder};
 
@@ -80,9 +82,10 @@ fn what_this_program_cannot_limit_is_told() {
     // They are told before the program answers, and again after each change.
     program.write(&format!("{rules}\n[serve]\nwait = '2s'\n"));
     program.event("a policy is in force");
+    let at_once = program.event("a limit at once is not enforced here");
     assert_eq!(
-        program.event("a limit at once counts the check only")["rule"],
-        "uploads"
+        (&at_once["rule"], &at_once["limit"]),
+        (&"uploads".into(), &"3 at once".into())
     );
     assert_eq!(program.event("only the kind `request` is")["rule"], "bytes");
     program.event("this needs a restart");
@@ -115,4 +118,90 @@ fn a_file_or_an_address_that_cannot_be_used_ends_the_program() {
         assert_eq!(ended.status.code(), Some(2), "{text}");
         assert!(text.contains(says), "{text}");
     }
+}
+
+/// As `portcullis check` tells them.
+#[test]
+fn what_is_doubtful_in_the_file_is_told() {
+    let doubtful = "
+        [[rules]]
+        name = 'all'
+        limits = ['100/s']
+
+        [[rules]]
+        name = 'logins'
+        paths = ['/login']
+        key = ['address']
+        limits = ['5/m']
+    ";
+    let program = Program::start("doubtful", "rules = []", &[]);
+    program.write(doubtful);
+    let never = program.event("this rule is never asked");
+    let message = never["message"].as_str().unwrap();
+    assert!(message.contains("policy.toml:7:16: name: "), "{message}");
+}
+
+/// As Kubernetes mounts them: the file is a link to one in a folder, which is a link that changes.
+#[test]
+fn a_file_of_a_configuration_map_is_read_when_its_folder_changes() {
+    let folder = folder("map");
+    let version = |name: &str, limit: &str| {
+        std::fs::create_dir(folder.join(name)).unwrap();
+        std::fs::write(folder.join(name).join("policy.toml"), policy(limit)).unwrap();
+        symlink(name, folder.join("new")).unwrap();
+        std::fs::rename(folder.join("new"), folder.join("..data")).unwrap();
+    };
+    version("..1", "1/d");
+    symlink("..data/policy.toml", folder.join("policy.toml")).unwrap();
+    let program = Program::start_with(&folder.join("policy.toml"), &[]);
+    assert_eq!([check(&program), check(&program)], [200, 429]);
+    version("..2", "2/d");
+    std::fs::remove_dir_all(folder.join("..1")).unwrap();
+    program.event("a policy is in force");
+    assert_eq!([check(&program), check(&program)], [200, 429]);
+    // An empty folder, as between two mounts.
+    std::fs::remove_dir_all(folder.join("..2")).unwrap();
+    program.event("the policy before stays in force");
+    assert_eq!(check(&program), 429);
+    version("..3", "3/d");
+    program.event("a policy is in force");
+    assert_eq!([check(&program), check(&program)], [200, 429]);
+}
+
+#[test]
+fn a_file_that_is_gone_or_not_readable_changes_nothing_and_is_read_when_it_is_back() {
+    let program = Program::start("gone", &policy("1/d"), &[]);
+    assert_eq!([check(&program), check(&program)], [200, 429]);
+    let is_refused = || {
+        let refused = program.event("the policy before stays in force");
+        assert_eq!(check(&program), 429);
+        refused["message"].as_str().unwrap().to_owned()
+    };
+    std::fs::remove_file(&program.file).unwrap();
+    assert!(is_refused().contains("No such file"));
+    // A folder cannot be read, whoever reads it.
+    std::fs::create_dir(&program.file).unwrap();
+    assert!(is_refused().contains("directory"));
+    std::fs::remove_dir(&program.file).unwrap();
+    std::fs::write(&program.file, [0xff, 0xfe, 0]).unwrap();
+    is_refused();
+    std::fs::write(&program.file, "").unwrap();
+    is_refused();
+    program.write(&policy("2/d"));
+    program.event("a policy is in force");
+    assert_eq!([check(&program), check(&program)], [200, 429]);
+}
+
+#[test]
+fn a_storm_of_signals_has_the_last_change_read_and_takes_no_memory() {
+    let program = Program::start("storm", &policy("1/d"), &["--poll", "1h"]);
+    assert_eq!(check(&program), 200);
+    let before = program.resident();
+    program.signals("HUP", 10_000);
+    program.write(&policy("2/d"));
+    program.signal("HUP");
+    program.event("a policy is in force");
+    assert_eq!([check(&program), check(&program)], [200, 429]);
+    let after = program.resident();
+    assert!(after < before + 4 * 1024, "{before} KiB, then {after} KiB");
 }

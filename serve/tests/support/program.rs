@@ -59,7 +59,12 @@ impl Program {
     pub(crate) fn start(name: &str, policy: &str, arguments: &[&str]) -> Self {
         let file = folder(name).join("policy.toml");
         fs::write(&file, policy).expect("a file");
-        let mut command = command(&file, arguments);
+        Self::start_with(&file, arguments)
+    }
+
+    /// Starts the program with a file.
+    pub(crate) fn start_with(file: &Path, arguments: &[&str]) -> Self {
+        let mut command = command(file, arguments);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
         let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
         let (events, log) = channel();
@@ -75,7 +80,7 @@ impl Program {
         let mut program = Self {
             child,
             log,
-            file,
+            file: file.to_owned(),
             listen: SocketAddr::from(([0; 4], 0)),
             admin: SocketAddr::from(([0; 4], 0)),
             grpc: None,
@@ -116,6 +121,15 @@ impl Program {
         let id = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &id]).status();
         assert!(sent.expect("kill").success());
+    }
+
+    /// Sends a signal many times.
+    pub(crate) fn signals(&self, name: &str, times: u32) {
+        let id = self.child.id();
+        let each =
+            format!("i=0; while [ $i -lt {times} ]; do kill -s {name} {id}; i=$((i+1)); done");
+        let sent = Command::new("sh").args(["-c", &each]).status();
+        assert!(sent.expect("a shell").success());
     }
 
     /// Waits until the program ends.
