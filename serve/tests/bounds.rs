@@ -60,3 +60,44 @@ fn a_head_that_is_too_large_is_refused() {
     assert_eq!(ask(&fields(90)), 200);
     assert_eq!(ask(&fields(150)), 431);
 }
+
+#[test]
+fn the_body_of_a_check_is_no_further_check() {
+    let program = Program::start("bodies", "rules = []", &[]);
+    let mut next = String::from("GET /check/nginx HTTP/1.1\r\nHost: a\r\n");
+    for (name, value) in FIELDS {
+        next.push_str(&format!("{name}: {value}\r\n"));
+    }
+    next.push_str("\r\n");
+    let chunked = format!("{:x}\r\n{next}\r\n0\r\n\r\n", next.len());
+    let length = next.len().to_string();
+    for (field, body) in [
+        (("Content-Length", &*length), &next),
+        // It says that more comes.
+        (("Content-Length", "100000"), &next),
+        (("Transfer-Encoding", "chunked"), &chunked),
+    ] {
+        let mut client = Client::connect(program.listen);
+        client.set_limit(Duration::from_millis(300));
+        client.request("POST /check/nginx", &[&FIELDS[..], &[field]].concat());
+        client.send(body);
+        assert_eq!(client.reply().status, 200, "{field:?}");
+        assert!(client.try_reply().is_err(), "{field:?}");
+    }
+    // Two lengths, or a length and chunks.
+    for other in [("Content-Length", "7"), ("Transfer-Encoding", "chunked")] {
+        let mut client = Client::connect(program.listen);
+        let both = [&FIELDS[..], &[("Content-Length", &length), other]].concat();
+        client.request("POST /check/nginx", &both);
+        let _ = client.try_send(&next);
+        client.set_limit(Duration::from_millis(300));
+        let replies = core::iter::from_fn(|| client.try_reply().ok()).count();
+        assert!(replies <= 1, "{other:?}");
+    }
+    let counted = program.metrics();
+    let checks = counted
+        .lines()
+        .find(|line| line.contains("proxy=\"nginx\",status=\"200\""));
+    let checks: u32 = checks.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(checks <= 5, "{checks}");
+}

@@ -201,7 +201,7 @@ fn a_proxy_that_does_not_describe_the_request_gets_an_error() {
 #[test]
 fn a_peer_that_is_no_trusted_proxy_is_not_answered() {
     let policy = format!("serve.trusted = ['127.0.0.1']\n{POLICY}");
-    let program = Program::start("untrusted", &policy, &[]);
+    let program = Program::start("untrusted", &policy, &["--grpc", "127.0.0.1:0"]);
     let [method, target, host] = fields("nginx");
     let all = [
         (method, "GET"),
@@ -210,13 +210,15 @@ fn a_peer_that_is_no_trusted_proxy_is_not_answered() {
         ("X-Forwarded-For", "192.0.2.7"),
     ];
     assert_eq!(ask(program.listen, "GET /check/nginx", &all).status, 200);
-    let mut stranger = Client::from(Ipv4Addr::new(127, 0, 0, 5).into(), program.listen);
-    let closed = stranger.try_reply().unwrap_err().kind();
-    let is_closed = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset].contains(&closed);
-    assert!(is_closed, "{closed}");
-    let refused = program.event("it may not ask");
-    assert_eq!(refused["peer"], "127.0.0.5");
-    let counted = "\nportcullis_untrusted_connections_total 1\n";
+    for listener in [program.listen, program.grpc.unwrap()] {
+        let mut stranger = Client::from(Ipv4Addr::new(127, 0, 0, 5).into(), listener);
+        let closed = stranger.try_reply().unwrap_err().kind();
+        let is_closed = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset].contains(&closed);
+        assert!(is_closed, "{closed}");
+        let refused = program.event("it may not ask");
+        assert_eq!(refused["peer"], "127.0.0.5");
+    }
+    let counted = "\nportcullis_untrusted_connections_total 2\n";
     assert!(program.metrics().contains(counted));
 }
 

@@ -7,6 +7,8 @@ mod program;
 #[path = "../../counters/tests/support/server.rs"]
 mod server;
 
+use core::net::SocketAddr;
+
 use client::{Reply, ask};
 use program::{Program, until};
 use server::Server;
@@ -30,14 +32,20 @@ fn policy(port: u16, when_down: &str) -> String {
 }
 
 fn check(program: &Program, key: &str) -> Reply {
-    let headers = [
-        ("X-Original-Method", "GET"),
-        ("X-Original-URI", "/"),
+    check_of(program.listen, "GET /", "192.0.2.7", Some(key))
+}
+
+/// Checks a request. `line` is its method and its target.
+fn check_of(listen: SocketAddr, line: &str, client: &str, key: Option<&str>) -> Reply {
+    let (method, target) = line.split_once(' ').expect("a method and a target");
+    let mut headers = vec![
+        ("X-Original-Method", method),
+        ("X-Original-URI", target),
         ("X-Original-Host", "shop.example"),
-        ("X-Forwarded-For", "192.0.2.7"),
-        ("X-Api-Key", key),
+        ("X-Forwarded-For", client),
     ];
-    ask(program.listen, "GET /check/haproxy", &headers)
+    headers.extend(key.map(|key| ("X-Api-Key", key)));
+    ask(listen, "GET /check/haproxy", &headers)
 }
 
 fn statuses<const N: usize>(programs: [&Program; N], key: &str) -> [u16; N] {
@@ -71,4 +79,132 @@ fn programs_share_the_limits_of_a_store_and_do_what_the_file_says_without_it() {
     denies.write(&policy(1, "").replace("4/d", "5/d"));
     denies.event("a policy is in force");
     assert_eq!(check(&denies, "e").status, 429);
+}
+
+/// Each API key, the logins of each address, in Redis, and the whole service. Windows take back all
+/// at once. A token bucket may lack what it gains in a second, until that has passed.
+const THREE: &str = "
+    [[rules]]
+    name = 'each key'
+    key = ['header:X-Api-Key']
+    on_missing = 'skip'
+    limits = [{ rate = '10/d', algorithm = 'window-from-request' }]
+    continue = true
+
+    [[rules]]
+    name = 'logins'
+    methods = ['POST']
+    paths = ['/login']
+    key = ['address']
+    limits = ['3/d']
+    store = 'shared'
+    continue = true
+
+    [[rules]]
+    name = 'service'
+    limits = [{ rate = '40/d', algorithm = 'window-from-request' }]
+";
+
+/// What each rule that was asked has left, by the state in a reply.
+fn left(reply: &Reply) -> Vec<(String, u64)> {
+    let state = reply.header("ratelimit").expect("a state");
+    let of_rule = |item: &str| {
+        let mut parts = item.trim().split(';');
+        let name = parts.next().expect("a name").trim_matches('"').to_owned();
+        let left = parts.next().and_then(|part| part.strip_prefix("r="));
+        (name, left.expect("permits").parse().expect("a number"))
+    };
+    state.split(',').map(of_rule).collect()
+}
+
+#[test]
+fn a_denial_by_any_limit_leaves_the_others_as_they_were_also_in_redis_and_without_it() {
+    let Some(redis) = Server::start() else {
+        return;
+    };
+    let settings = "stores = ['shared']\n[serve.stores.shared]\ntime_limit = '1s'\n";
+    let url = format!("redis = 'redis://127.0.0.1:{}/'\n", redis.port);
+    let program = Program::start("store-three", &format!("{settings}{url}{THREE}"), &[]);
+    let listen = program.listen;
+    let ask = |line, client, key| check_of(listen, line, client, key);
+    let states = |reply: Reply, expected: &[(&str, u64)]| {
+        let left = left(&reply);
+        let left: Vec<_> = left.iter().map(|(name, left)| (&**name, *left)).collect();
+        assert_eq!((reply.status, &*left), (200, expected));
+    };
+    let (login, items) = ("POST /login", "GET /items");
+    for nth in 1..=3 {
+        let of_all = [
+            ("each key", 10 - nth),
+            ("service", 40 - nth),
+            ("logins", 3 - nth),
+        ];
+        states(ask(login, "192.0.2.7", Some("a")), &of_all);
+    }
+    // Redis denies, one after another and many at once: the key and the service are as before.
+    let is_denied = || ask(login, "192.0.2.7", Some("a")).status == 429;
+    assert!((0..5).all(|_| is_denied()));
+    std::thread::scope(|scope| {
+        let many: Vec<_> = (0..16).map(|_| scope.spawn(is_denied)).collect();
+        assert!(many.into_iter().all(|one| one.join().expect("it is asked")));
+    });
+    let one = ask(items, "192.0.2.7", Some("a"));
+    states(one, &[("each key", 6), ("service", 36)]);
+    // The key denies: the logins in Redis and the service are as before.
+    for nth in 1..=6 {
+        let one = ask(items, "192.0.2.7", Some("a"));
+        states(one, &[("each key", 6 - nth), ("service", 36 - nth)]);
+    }
+    for _ in 0..5 {
+        assert_eq!(ask(login, "192.0.2.8", Some("a")).status, 429);
+    }
+    let one = ask(login, "192.0.2.8", None);
+    states(one, &[("service", 29), ("logins", 2)]);
+
+    // Redis is killed: logins are denied, and take nothing.
+    drop(redis);
+    for _ in 0..5 {
+        assert_eq!(ask(login, "192.0.2.9", Some("b")).status, 429);
+    }
+    let one = ask(items, "192.0.2.9", Some("b"));
+    states(one, &[("each key", 9), ("service", 28)]);
+
+    // The service denies: the keys are as before.
+    for nth in 1..=28 {
+        states(ask(items, "192.0.2.9", None), &[("service", 28 - nth)]);
+    }
+    for key in ["b", "c"] {
+        let denied = ask(items, "192.0.2.9", Some(key));
+        assert_eq!(
+            (denied.status, left(&denied)),
+            (429, vec![("service".into(), 0)])
+        );
+    }
+    program.write(&format!("{settings}{url}{}", THREE.replace("40/d", "50/d")));
+    program.event("a policy is in force");
+    let one = ask(items, "192.0.2.9", Some("b"));
+    assert_eq!(left(&one)[0], ("each key".into(), 8));
+}
+
+/// The program starts before its store does, and uses the store once it answers.
+#[test]
+fn a_store_that_is_away_at_the_start_is_used_once_it_answers() {
+    let Some(redis) = Server::start() else {
+        return;
+    };
+    let port = redis.port;
+    drop(redis);
+    let program = Program::start("store-late", &policy(port, "when_down = '1/2'"), &[]);
+    // Half of the limit is in memory.
+    assert_eq!(statuses([&program; 3], "a"), [200, 200, 429]);
+    let Some(_redis) = Server::start_on(port) else {
+        return;
+    };
+    // A request tries it again.
+    until(|| {
+        check(&program, "c");
+        let up = "portcullis_store_up{store=\"shared\"} 1\n";
+        program.metrics().contains(up)
+    });
+    assert_eq!(statuses([&program; 5], "b"), [200, 200, 200, 200, 429]);
 }

@@ -13,6 +13,9 @@ mod checks;
 #[path = "envoy.rs"]
 mod envoy;
 
+#[path = "floods.rs"]
+mod floods;
+
 #[path = "haproxy.rs"]
 mod haproxy;
 

@@ -67,6 +67,15 @@ impl Client {
         stream.write_all(text.as_bytes()).expect("it is sent");
     }
 
+    /// As [`send`](Self::send), to a server that may have closed the connection.
+    ///
+    /// # Errors
+    ///
+    /// The connection has ended.
+    pub(crate) fn try_send(&mut self, text: &str) -> io::Result<()> {
+        self.0.get_mut().write_all(text.as_bytes())
+    }
+
     /// Sends a request without a body: `GET /`.
     pub(crate) fn request(&mut self, line: &str, headers: &[(&str, &str)]) {
         let mut text = format!("{line} HTTP/1.1\r\n");
