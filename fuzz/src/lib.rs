@@ -19,7 +19,24 @@ mod replay {
     pub(crate) mod key;
     pub(crate) mod time;
 }
+#[expect(
+    dead_code,
+    reason = "parts of the program `portcullis-serve`, which has no library"
+)]
+#[path = "../../serve/src"]
+mod serve {
+    pub(crate) mod check;
+    pub(crate) mod counts;
+    pub(crate) mod described;
+    pub(crate) mod envoy;
+    pub(crate) mod original;
+    pub(crate) mod seldom;
+    pub(crate) mod settings;
+}
 pub mod targets;
+
+// Where the parts look for each other.
+use serve::{check, counts, described, envoy, original, seldom, settings};
 
 #[cfg(fuzzing)]
 pub use libfuzzer_sys;

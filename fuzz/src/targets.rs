@@ -4,6 +4,7 @@ mod files;
 mod headers;
 mod ids;
 mod logs;
+mod proxies;
 mod requests;
 mod shared;
 
@@ -11,6 +12,7 @@ pub use files::{ats, ocelot, ocelot_folder, policy_json, policy_toml};
 pub use headers::{forwarded, limit_fields};
 pub use ids::lease_ids;
 pub use logs::{log_formats, log_lines};
+pub use proxies::{checks, descriptors};
 pub use requests::{limits, requests};
 pub use shared::shared_files;
 
@@ -46,6 +48,8 @@ targets! {
     log_lines: 10_000,
     limit_fields: 20_000,
     forwarded: 20_000,
+    checks: 5_000,
+    descriptors: 10_000,
     shared_files: 300,
     lease_ids: 20_000,
 }

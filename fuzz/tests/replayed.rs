@@ -94,6 +94,8 @@ replays! {
     log_lines,
     limit_fields,
     forwarded,
+    checks,
+    descriptors,
     shared_files,
     lease_ids,
 }

@@ -24,8 +24,8 @@ use tower_service::Service;
 
 use crate::counts::Counts;
 use crate::described;
-use crate::logs::Seldom;
 use crate::original::{self, ADDRESSES, PROXIES, Proxy};
+use crate::seldom::Seldom;
 use crate::settings::Settings;
 
 /// Where checks are, before the name of the proxy.

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use portcullis_core::{Clock, MonotonicClock, Rate, TokenBucket};
 use tracing::Level;
 use tracing_subscriber::fmt;
 
@@ -16,25 +15,5 @@ pub(crate) fn start(form: LogForm) {
         LogForm::Text => lines.with_ansi(false).init(),
         LogForm::Json => lines.json().flatten_event(true).init(),
         LogForm::Off => {}
-    }
-}
-
-/// Keeps events that a client can cause from filling the log: 10 at once, and 1 a second.
-pub(crate) struct Seldom {
-    limit: TokenBucket,
-    clock: MonotonicClock,
-}
-
-impl Seldom {
-    pub(crate) const fn new() -> Self {
-        Self {
-            limit: TokenBucket::new(Rate::per_second(1), 10),
-            clock: MonotonicClock::new(),
-        }
-    }
-
-    /// Whether one more event may be written.
-    pub(crate) fn may_write(&self) -> bool {
-        self.limit.try_acquire_at(self.clock.now(), 1).is_ok()
     }
 }

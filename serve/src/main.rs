@@ -34,6 +34,7 @@
 //! | [`reload`] | reads the policy file again |
 //! | [`run`] | from the start of the program to its end |
 //! | [`logs`] | events as lines of text or JSON |
+//! | [`seldom`] | a limit on events that clients cause |
 
 mod admin;
 mod args;
@@ -47,6 +48,7 @@ mod original;
 mod page;
 mod reload;
 mod run;
+mod seldom;
 mod server;
 mod settings;
 mod stores;

@@ -21,7 +21,7 @@ use crate::args::Args;
 use crate::check::Checks;
 use crate::counts::{Connected, Counts};
 use crate::envoy::Envoy;
-use crate::logs::Seldom;
+use crate::seldom::Seldom;
 use crate::server::{Bounds, Protocol, serve};
 use crate::settings::Settings;
 use crate::{reload, stores};

@@ -9,7 +9,7 @@ use portcullis_tower::ForwardedFor;
 use portcullis_tower::fields::{Generation, ReadOptions, ResetForm, Stated};
 
 /// Returns the fields in lines `name: value`.
-fn fields(data: &[u8]) -> HeaderMap {
+pub(super) fn fields(data: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in data.split(|byte| *byte == b'\n').take(64) {
         let colon = line.iter().position(|byte| *byte == b':');
