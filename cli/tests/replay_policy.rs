@@ -898,8 +898,8 @@ fn paths_are_read_as_the_policy_says() {
     }
 }
 
-/// One tower layer, and `portcullis-serve` behind nginx, decide the same requests alike: their tests
-/// compare with the same log. A log of the first lines shows what the last of them gets.
+/// One tower layer, and `portcullis-serve` behind nginx, decide the same requests alike: their
+/// tests compare with the same log. A log of the first lines shows what the last of them gets.
 #[test]
 fn a_replay_decides_the_recorded_requests_of_the_one_file_as_the_log_says() {
     let policy = Scratch::new("wish.toml", wish::RULES.as_bytes());

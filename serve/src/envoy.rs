@@ -13,11 +13,11 @@
 //! The layer decides each as it decides the request of a check. What it answers becomes the answer:
 //! any denial is `OVER_LIMIT`, because Envoy lets requests pass after an error.
 //!
-//! - **Nothing is given back.** A descriptor with `is_negative_hits` does not say what was taken, and
-//!   when: permits that were never taken, or that have come back with time, would be granted a
+//! - **Nothing is given back.** A descriptor with `is_negative_hits` does not say what was taken,
+//!   and when: permits that were never taken, or that have come back with time, would be granted a
 //!   second time. So it takes nothing and never denies.
-//! - **No quota is granted.** A client could use up a quota without asking (`quota` in an answer), so
-//!   other limits of the same request would not be asked. Envoy itself does not use this field.
+//! - **No quota is granted.** A client could use up a quota without asking (`quota` in an answer),
+//!   so other limits of the same request would not be asked. Envoy itself does not use this field.
 
 pub(crate) mod messages;
 

@@ -1,4 +1,4 @@
-//! The program behind a real Envoy, Traefik and Caddy, with the configurations of the guide.
+//! The program behind a real Envoy and a real Traefik, with the configurations of the guide.
 //! `cargo xtask proxies` installs them and runs these tests.
 
 #[path = "support/client.rs"]
@@ -16,7 +16,7 @@ use std::ffi::OsStr;
 
 use client::{Client, ask};
 use program::Program;
-use proxies::{Running, Service, caddy, envoy, installed, traefik};
+use proxies::{Running, Service, envoy, installed, traefik};
 use traffic::{POLICY, Recorded, decided, recorded};
 
 /// A proxy, and what is special about it.
@@ -50,14 +50,6 @@ const TRAEFIK: Proxy = Proxy {
     unanswered: 500,
 };
 
-const CADDY: Proxy = Proxy {
-    name: "caddy",
-    version: "version",
-    start: |proxy, name, program, service| caddy(proxy, name, program.listen, service),
-    passes_paths_on: true,
-    unanswered: 502,
-};
-
 #[test]
 #[ignore = "cargo xtask proxies"]
 fn envoy_enforces_what_the_policy_decides() {
@@ -70,13 +62,6 @@ fn envoy_enforces_what_the_policy_decides() {
 fn traefik_enforces_what_the_policy_decides() {
     enforces_what_the_policy_decides(&TRAEFIK);
     has_the_retry_and_the_fields_and_no_client_chooses_its_key(&TRAEFIK);
-}
-
-#[test]
-#[ignore = "cargo xtask proxies"]
-fn caddy_enforces_what_the_policy_decides() {
-    enforces_what_the_policy_decides(&CADDY);
-    has_the_retry_and_the_fields_and_no_client_chooses_its_key(&CADDY);
 }
 
 /// The program, the service and the proxy.

@@ -7,6 +7,9 @@
 #[path = "bounds.rs"]
 mod bounds;
 
+#[path = "caddy.rs"]
+mod caddy;
+
 #[path = "checks.rs"]
 mod checks;
 

@@ -264,7 +264,7 @@ pub(crate) const STEPS: &[Step] = &[
     ),
     step(
         "proxies",
-        "a real Envoy, Traefik and Caddy enforce what portcullis-serve decides",
+        "a real Envoy and a real Traefik enforce what portcullis-serve decides",
         proxies,
     )
     .needs(Part::Wheels(Wheels::Proxies)),

@@ -13,6 +13,7 @@ use crate::programs;
 /// A server that tests start, or compare with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Server {
+    Caddy,
     Etcd,
     Haproxy,
     Nginx,
@@ -39,6 +40,15 @@ struct Facts {
 impl Server {
     const fn facts(self) -> Facts {
         match self {
+            Self::Caddy => Facts {
+                name: "caddy",
+                place: "usr/bin/caddy",
+                version: "version",
+                variable: "PORTCULLIS_CADDY",
+                packages: &["caddy"],
+                libraries: &[],
+                missing: "missing: caddy (Debian's caddy, or its path in PORTCULLIS_CADDY)",
+            },
             Self::Etcd => Facts {
                 name: "etcd",
                 place: "usr/bin/etcd",

@@ -271,7 +271,13 @@ fn places_of(context: &Context, servers: &[Server]) -> Vec<(&'static str, PathBu
 /// Provides all that the tests of the workspace start, and returns the variables that tell them
 /// where it is.
 pub(crate) fn places_for_tests(context: &Context) -> Vec<(&'static str, PathBuf)> {
-    let servers = [Server::Etcd, Server::Haproxy, Server::Nginx, Server::Redis];
+    let servers = [
+        Server::Caddy,
+        Server::Etcd,
+        Server::Haproxy,
+        Server::Nginx,
+        Server::Redis,
+    ];
     let mut places = places_of(context, &servers);
     if ensure(context, Part::Wheels(Wheels::Grpc)).is_ok() {
         places.extend(Wheels::Grpc.places(context));

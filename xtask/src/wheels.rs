@@ -14,7 +14,7 @@ use crate::programs::{is_quiet_success, succeeds};
 pub(crate) enum Wheels {
     /// A client of gRPC and Envoy's messages, with which a test asks as Envoy does.
     Grpc,
-    /// Proxies that Debian lacks, or has in old versions.
+    /// Proxies that Debian lacks.
     Proxies,
 }
 
@@ -38,7 +38,6 @@ impl Wheels {
         match self {
             Self::Grpc => &[("PORTCULLIS_GRPC_PACKAGES", "")],
             Self::Proxies => &[
-                ("PORTCULLIS_CADDY", "bin/caddy"),
                 ("PORTCULLIS_ENVOY", "envoy/_bin/envoy"),
                 ("PORTCULLIS_TRAEFIK", "bin/traefik"),
             ],

@@ -243,28 +243,33 @@ pub(crate) fn traefik(
     running
 }
 
-/// Starts Caddy with the configuration of the guide.
+/// Starts Caddy with the configuration of the guide, in which `others` are replaced too.
 pub(crate) fn caddy(
     program: &OsStr,
     name: &str,
     serve: SocketAddr,
     service: SocketAddr,
+    others: &[(&str, &str)],
 ) -> Running {
     let (folder, address) = (folder(name), free_address());
+    let own = format!(":{} {{\nbind {}", address.port(), address.ip());
     let text = with(
         include_str!("../../deploy/Caddyfile").to_owned(),
         &[
-            // Without a certificate, and for every host.
-            ("shop.example", &format!("http://:{}", address.port())),
+            (":80 {", &own),
             ("127.0.0.1:8787", &serve.to_string()),
             ("127.0.0.1:8080", &service.to_string()),
         ],
     );
-    let head = "{\n\tadmin off\n\tdefault_bind 127.0.0.1\n}\n";
-    fs::write(folder.join("Caddyfile"), format!("{head}{text}")).expect("a file");
+    let text = format!("{{\nadmin off\n}}\n{}", with(text, others));
+    fs::write(folder.join("Caddyfile"), text).expect("a file");
     let mut command = Command::new(program);
-    command.args(["run", "--config", "Caddyfile"]);
-    command.current_dir(&folder).env("HOME", &folder);
+    command.args(["run", "--adapter", "caddyfile", "--config", "Caddyfile"]);
+    // It writes its settings and certificates there.
+    for variable in ["HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"] {
+        command.env(variable, &folder);
+    }
+    command.current_dir(&folder);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     Running::start(command, folder, address)
 }
