@@ -10,7 +10,7 @@ use portcullis_policy::{Considered, Explained, Kind, Mismatch, Outcome, Policy, 
 
 use crate::args::{CheckArgs, RequestArgs};
 use crate::failure::Failure;
-use crate::limit::{kind_name, written};
+use crate::limit::kind_name;
 use crate::policy_file::PolicyFile;
 use crate::text::{counted, visible};
 
@@ -136,7 +136,7 @@ fn explain(text: &mut String, policy: &Policy, request: &Request<'_>, only_kind:
                     capacity,
                     ..
                 } = each.detail;
-                format!("{} has {available} of {capacity} left", written(each.limit))
+                format!("{} has {available} of {capacity} left", each.limit)
             });
             let left: Vec<String> = left.collect();
             match &*left.join(", ") {
@@ -177,7 +177,6 @@ fn verdict(explained: &Explained<'_>, decided: Option<&str>, key: &str) -> Strin
                         0 => String::new(),
                         permits => format!(" (up to {permits} can wait)"),
                     };
-                    let limit = written(limit);
                     match detail.decision {
                         Ok(()) => format!("{limit} has {} left{queue}", detail.available),
                         Err(denied) => format!("{limit}: {denied}"),
@@ -191,7 +190,7 @@ fn verdict(explained: &Explained<'_>, decided: Option<&str>, key: &str) -> Strin
             }
         }
         Considered::Stored { store, limits } => {
-            let limits: Vec<String> = limits.iter().map(written).collect();
+            let limits: Vec<String> = limits.iter().map(ToString::to_string).collect();
             format!("the store {store} is asked{of_key}: {}", limits.join(", "))
         }
         other => format!("{other:?}"),

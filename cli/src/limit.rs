@@ -107,35 +107,6 @@ pub(crate) fn kind_name(kind: Kind) -> &'static str {
     }
 }
 
-/// Formats the limit of a rule as people write it: `5/m`, `100/10s`.
-pub(crate) fn written(limit: &portcullis_policy::Limit) -> String {
-    match limit.period() {
-        Some(period) => format!("{}/{}", limit.count(), span(period)),
-        None => limit.to_string(),
-    }
-}
-
-/// Formats a period as people write it: `m`, `10s`, `500ms`.
-pub(crate) fn span(period: Duration) -> String {
-    let nanos = period.as_nanos();
-    let units = [
-        ("d", 86_400_000_000_000),
-        ("h", 3_600_000_000_000),
-        ("m", 60_000_000_000),
-        ("s", 1_000_000_000),
-        ("ms", 1_000_000),
-    ];
-    // A period of a file has whole milliseconds.
-    let unit = units
-        .into_iter()
-        .find(|(_, unit)| nanos.is_multiple_of(*unit));
-    match unit {
-        Some((unit, length)) if nanos == length => unit.into(),
-        Some((unit, length)) if nanos > 0 => format!("{}{unit}", nanos / length),
-        _ => format!("{period:?}"),
-    }
-}
-
 /// Parses a period: a unit, or a number and a unit.
 ///
 /// # Errors
@@ -183,18 +154,6 @@ mod tests {
         assert_eq!(limit("1/1h"), Ok((1, 3_600_000)));
         assert_eq!(limit("7/2d"), Ok((7, 172_800_000)));
         assert_eq!(period("90s"), Ok(Duration::from_secs(90)));
-    }
-
-    #[test]
-    fn a_period_is_written_with_the_largest_unit_that_fits() {
-        for text in ["ms", "500ms", "s", "10s", "m", "90s", "5m", "h", "d", "7d"] {
-            assert_eq!(span(period(text).unwrap()), text);
-        }
-        assert_eq!(span(period("3600s").unwrap()), "h");
-        assert_eq!(span(Duration::from_nanos(1_500)), "1.5µs");
-        let limit: portcullis_policy::Limit = "5/60s".parse().unwrap();
-        assert_eq!(written(&limit), "5/m");
-        assert_eq!(written(&portcullis_policy::Limit::at_once(3)), "3 at once");
     }
 
     #[test]

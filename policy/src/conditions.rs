@@ -157,6 +157,11 @@ impl Conditions {
         self
     }
 
+    /// The methods, the patterns of paths, the hosts and the tiers.
+    pub(crate) fn lists(&self) -> [&[String]; 4] {
+        [&self.methods, &self.paths, &self.hosts, &self.tiers]
+    }
+
     /// Parses the conditions of the rule with this index. Adds what is wrong to `errors`.
     pub(crate) fn parse(
         &self,

@@ -386,6 +386,7 @@ impl<'t> Reader<'t> {
         match Policy::with_settings(rules, settings) {
             Ok(mut policy) if self.errors.is_empty() => {
                 policy.warnings = self.doubts(&policy);
+                policy.places = self.places_of(&policy);
                 return Ok(policy);
             }
             Ok(_) => {}
@@ -418,6 +419,22 @@ impl<'t> Reader<'t> {
         } else {
             Err(self.into_errors())
         }
+    }
+
+    /// Where each rule is. The message is its name.
+    fn places_of(&self, policy: &Policy) -> Vec<FileError> {
+        let place = |rule: &Rule| {
+            let error = RuleError {
+                rule: Arc::clone(&rule.name),
+                setting: "name".into(),
+                value: None,
+                problem: String::new(),
+            };
+            let number = self.rules.get(rule.name()).copied();
+            (self.place_of(number, &error), rule.name().to_owned())
+        };
+        let places = policy.rules().map(place).collect();
+        located(self.text, &self.files, places)
     }
 
     /// What a reader of the file may have meant otherwise, each at its setting.

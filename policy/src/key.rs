@@ -50,6 +50,53 @@ pub(crate) enum Text {
     Property(Box<str>),
 }
 
+/// A part of a [`Key`], as [`Rule::parts`](crate::Rule::parts) lists it.
+///
+/// ```
+/// use portcullis_policy::{Key, KeyPart, Rule};
+/// let rule = Rule::new("all").key(Key::address().and(Key::path()));
+/// let parts = rule.parts();
+/// assert_eq!(parts.key, [KeyPart::Address { v4: 32, v6: 64 }, KeyPart::Path]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyPart<'k> {
+    /// The first bits of the address.
+    Address {
+        /// The bits of an IPv4 address.
+        v4: u8,
+        /// The bits of an IPv6 address.
+        v6: u8,
+    },
+    /// The path.
+    Path,
+    /// The host.
+    Host,
+    /// The method.
+    Method,
+    /// The service tier.
+    Tier,
+    /// The first of these header fields that a request has.
+    Header(&'k [Box<str>]),
+    /// The property with this name.
+    Property(&'k str),
+    /// What a function of the program selects.
+    Function,
+}
+
+impl Text {
+    /// The part of a key that this text is.
+    pub(crate) fn part(&self) -> KeyPart<'_> {
+        match self {
+            Self::Method => KeyPart::Method,
+            Self::Tier => KeyPart::Tier,
+            Self::Header(name) => KeyPart::Header(core::slice::from_ref(name)),
+            Self::FirstHeader(names) => KeyPart::Header(names),
+            Self::Property(name) => KeyPart::Property(name),
+        }
+    }
+}
+
 impl Part {
     /// What is wrong with a value of this part, if no request can have it.
     fn refuses(&self, value: &str) -> Option<&'static str> {
@@ -327,6 +374,17 @@ impl Key {
         } else {
             Err(format!("no request has the key {values:?}"))
         }
+    }
+
+    /// The parts, in their order.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = KeyPart<'_>> {
+        self.parts.iter().map(|part| match part {
+            Part::Address { v4, v6 } => KeyPart::Address { v4: *v4, v6: *v6 },
+            Part::Path => KeyPart::Path,
+            Part::Host => KeyPart::Host,
+            Part::Text(text) => text.part(),
+            Part::Function(_) => KeyPart::Function,
+        })
     }
 
     /// Whether the path is a part.

@@ -223,7 +223,7 @@ pub use explained::{ExplainedDecision, LimitDetail};
 #[cfg(feature = "json")]
 pub use foreign::Imported;
 pub use hold::{Hold, Settled};
-pub use key::{Key, KeyValue, KeyValues};
+pub use key::{Key, KeyPart, KeyValue, KeyValues};
 pub use limit::{Algorithm, Limit, MAX_SEGMENTS, QueueOrder};
 #[cfg(feature = "live")]
 pub use live::{Change, LivePolicy, LoadedPolicy, PolicyReader, SharedPolicy};
@@ -231,7 +231,7 @@ pub use matcher::Matcher;
 #[cfg(feature = "metrics")]
 pub use metrics::{MeasuredLease, MeasuredWait, Metrics, QueueResult, RuleMetrics};
 pub use path::{MAX_COMPONENTS, MAX_PATH_LEN, PathError, PathReading, PathRules};
-pub use period::{PeriodError, parse_count, parse_period};
+pub use period::{PeriodError, parse_count, parse_period, period_text};
 pub use policy::activity::InForce;
 pub use policy::consider::{Considered, Explained};
 pub use policy::outcome::{Answer, Outcome, Status};
@@ -249,7 +249,7 @@ pub use queue::{
     QueueEnd, QueuedDecision,
 };
 pub use request::{Fields, Kind, Request};
-pub use rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing, Rule, RuleError};
+pub use rule::{MAX_LIMITS, MAX_TABLE_BYTES, OnMissing, Rule, RuleError, RuleParts};
 pub use settings::{DEFAULT_TABLE_BYTES, PolicySettings};
 #[cfg(feature = "queue")]
 pub use sleep::Sleep;

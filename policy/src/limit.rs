@@ -14,7 +14,7 @@ use portcullis_core::{
     Concurrency, CooldownWindow, FixedWindow, Rate, SettingsError, SlidingWindow, TokenBucket,
 };
 
-use crate::period::{PeriodError, parse_count, parse_period};
+use crate::period::{PeriodError, parse_count, parse_period, period_text};
 use crate::rule::MAX_LIMITS;
 
 /// The largest number of segments of a sliding window.
@@ -103,7 +103,7 @@ impl Limit {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_policy::Limit;
-    /// assert_eq!(Limit::per(10, Duration::from_secs(1)).to_string(), "10/1s");
+    /// assert_eq!(Limit::per(10, Duration::from_secs(1)).to_string(), "10/s");
     /// ```
     #[must_use]
     pub const fn per(count: u64, period: Duration) -> Self {
@@ -857,6 +857,25 @@ impl Compiled {
     }
 }
 
+/// Shows a rate as [`FromStr`] reads it, in the largest unit that fits: `5/m`, `100/10s`.
+///
+/// ```
+/// use portcullis_policy::Limit;
+/// for rate in ["5/m", "100/10s", "5/500ms", "1/h", "20/2d"] {
+///     assert_eq!(rate.parse::<Limit>()?.to_string(), rate);
+/// }
+/// assert_eq!("5/60s".parse::<Limit>()?.to_string(), "5/m");
+/// # Ok::<(), portcullis_policy::PeriodError>(())
+/// ```
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.period {
+            Some(period) => write!(f, "{}/{}", self.count, period_text(period)),
+            None => write!(f, "{} at once", self.count),
+        }
+    }
+}
+
 /// Parses `N/PERIOD`, such as `10/s`, `100/1m` or `5/500ms`: see [`parse_period`].
 ///
 /// ```
@@ -871,15 +890,6 @@ impl FromStr for Limit {
     fn from_str(text: &str) -> Result<Self, PeriodError> {
         let (count, period) = text.split_once('/').ok_or(PeriodError::Form)?;
         Ok(Self::per(parse_count(count)?, parse_period(period)?))
-    }
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.period {
-            Some(period) => write!(f, "{}/{period:?}", self.count),
-            None => write!(f, "{} at once", self.count),
-        }
     }
 }
 

@@ -34,6 +34,35 @@ pub fn parse_period(text: &str) -> Result<Duration, PeriodError> {
     Ok(Duration::from_millis(millis))
 }
 
+/// Returns a period as [`parse_period`] reads it, in the largest unit that fits. One that is not a
+/// whole number of milliseconds is shown as Rust does.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_policy::period_text;
+/// assert_eq!(period_text(Duration::from_secs(60)), "m");
+/// assert_eq!(period_text(Duration::from_secs(90)), "90s");
+/// assert_eq!(period_text(Duration::from_nanos(1_500)), "1.5µs");
+/// ```
+pub fn period_text(period: Duration) -> String {
+    let nanos = period.as_nanos();
+    let units = [
+        ("d", 86_400_000_000_000),
+        ("h", 3_600_000_000_000),
+        ("m", 60_000_000_000),
+        ("s", 1_000_000_000),
+        ("ms", 1_000_000),
+    ];
+    let unit = units
+        .into_iter()
+        .find(|(_, unit)| nanos.is_multiple_of(*unit));
+    match unit {
+        Some((unit, length)) if nanos == length => unit.into(),
+        Some((unit, length)) if nanos > 0 => format!("{}{unit}", nanos / length),
+        _ => format!("{period:?}"),
+    }
+}
+
 /// Parses a number that consists of digits only.
 ///
 /// # Errors

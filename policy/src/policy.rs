@@ -91,6 +91,9 @@ pub struct Policy {
     pub(crate) stores: Stores,
     #[cfg(any(feature = "toml", feature = "json"))]
     pub(crate) warnings: Vec<FileError>,
+    /// Where each rule is in its file; the message is the name of the rule.
+    #[cfg(any(feature = "toml", feature = "json"))]
+    pub(crate) places: Vec<FileError>,
     #[cfg(feature = "queue")]
     pub(crate) timers: Timers,
     /// Tells the time of requests that can wait.
@@ -205,6 +208,8 @@ impl Policy {
             stores: Stores::new(),
             #[cfg(any(feature = "toml", feature = "json"))]
             warnings: Vec::new(),
+            #[cfg(any(feature = "toml", feature = "json"))]
+            places: Vec::new(),
             matched,
             #[cfg(feature = "queue")]
             timers: Timers::DEFAULT,
@@ -515,6 +520,23 @@ impl Policy {
     #[cfg(any(feature = "toml", feature = "json"))]
     pub fn warnings(&self) -> &[FileError] {
         &self.warnings
+    }
+
+    /// Returns a message at the rule with this name in the file that the rules are from. `None`
+    /// without such a rule, and if the rules are from no file of our own format.
+    ///
+    /// ```
+    /// # use portcullis_policy::Policy;
+    /// let policy = Policy::from_toml("rules = [\n  { name = 'all' },\n]").unwrap();
+    /// let message = policy.message_at("all", "has no limit").unwrap();
+    /// assert_eq!(message.in_file("policy.toml").to_string(), "policy.toml:2:12: has no limit");
+    /// ```
+    #[cfg(any(feature = "toml", feature = "json"))]
+    pub fn message_at(&self, rule: &str, message: &str) -> Option<FileError> {
+        let place = self.places.iter().find(|place| place.message == rule)?;
+        let mut place = place.clone();
+        message.clone_into(&mut place.message);
+        Some(place)
     }
 
     /// Returns how paths are normalized.

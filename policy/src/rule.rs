@@ -16,6 +16,10 @@ use crate::limit::Limit;
 use crate::request::{Kind, Request};
 use crate::thresholds::Threshold;
 
+mod parts;
+
+pub use self::parts::RuleParts;
+
 /// The largest memory of the tables of a rule, in bytes: 1 GiB.
 pub const MAX_TABLE_BYTES: usize = 1 << 30;
 

@@ -115,7 +115,7 @@ fn each_decision_has_an_event_with_its_fields() {
         (
             Level::WARN,
             format!(
-                "message=request denied outcome=\"denied\" rule=\"clients\" limit=3/60s {common} \
+                "message=request denied outcome=\"denied\" rule=\"clients\" limit=3/m {common} \
                  retry_after_s=17.0 {about} left_out=0"
             ),
         ),

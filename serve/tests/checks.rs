@@ -235,8 +235,7 @@ fn in_shadow_mode_every_request_passes_and_is_counted() {
         assert_eq!(reply.header("retry-after"), None);
     }
     let metrics = program.metrics();
-    let counted =
-        "portcullis_decisions_total{rule=\"login\",answer=\"denied\",limit=\"2/86400s\"} 2";
+    let counted = "portcullis_decisions_total{rule=\"login\",answer=\"denied\",limit=\"2/d\"} 2";
     assert!(metrics.contains(counted), "{metrics}");
     let denied = program.event("request denied");
     assert_eq!(

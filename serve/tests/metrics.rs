@@ -51,7 +51,7 @@ fn decisions_are_counted_by_rule_answer_and_limit_and_go_on_after_a_change() {
         Some(2.0),
         "{metrics}"
     );
-    assert_eq!(count(&metrics, "\"denied\",limit=\"2/86400s\""), Some(1.0));
+    assert_eq!(count(&metrics, "\"denied\",limit=\"2/d\""), Some(1.0));
     assert_eq!(count(&metrics, "\"denied\",limit=\"9/604800s\""), Some(0.0));
     let shadow = "portcullis_shadow_denials_total{rule=\"trial\"} ";
     assert_eq!(value(&metrics, shadow), Some(1.0));
@@ -78,7 +78,7 @@ fn decisions_are_counted_by_rule_answer_and_limit_and_go_on_after_a_change() {
     let metrics = program.metrics();
     assert_eq!(count(&metrics, "\"allowed\",limit=\"\""), Some(2.0));
     assert_eq!(
-        count(&metrics, "\"denied\",limit=\"2/86400s\""),
+        count(&metrics, "\"denied\",limit=\"2/d\""),
         Some(4.0),
         "{metrics}"
     );
@@ -173,13 +173,13 @@ fn the_page_shows_who_is_denied_and_what_would_happen_and_escapes_all_text() {
     // What the key of a request has left. To ask takes nothing.
     for _ in 0..3 {
         let other = page("/?method=GET&path=%2F&fields=X-Api-Key%3A+b%0D%0AX%3A+%3Cb%3E").body;
-        assert!(other.contains("allowed; 2/86400s: 2 left"), "{other}");
+        assert!(other.contains("allowed; 2/d: 2 left"), "{other}");
         assert!(other.contains("X: &lt;b&gt;</textarea>"), "{other}");
     }
     let query = "/?path=/&fields=X-Api-Key%3A+%3Cimg+src%3Dx+onerror%3D%27a%27%3E%22%26";
     let denied = page(query).body;
     assert!(
-        denied.contains("denied; 2/86400s: 0 left, again in 43"),
+        denied.contains("denied; 2/d: 0 left, again in 43"),
         "{denied}"
     );
     assert!(

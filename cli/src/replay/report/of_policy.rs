@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use portcullis_policy::{Kind, Limit, Rule, RuleCounts};
+use portcullis_policy::{Kind, Limit, Rule, RuleCounts, period_text};
 use serde::Serialize;
 
 use super::super::args::ReplayArgs;
 use super::page::{Page, Section};
 use super::{Input, Series, chart, json, shown};
-use crate::limit::{kind_name, span, written};
+use crate::limit::kind_name;
 use crate::replay::Pass;
 use crate::replay::needs::PERCENTAGES;
 use crate::replay::policy::clients::Clients;
@@ -204,9 +204,9 @@ impl OfSearch {
 /// A limit, with its burst if that is not its count.
 fn text(limit: &Limit) -> String {
     if limit.capacity() == limit.count() {
-        written(limit)
+        limit.to_string()
     } else {
-        format!("{} burst {}", written(limit), limit.capacity())
+        format!("{limit} burst {}", limit.capacity())
     }
 }
 
@@ -239,7 +239,7 @@ impl OfRule {
                 .zip(in_force)
                 .map(|(threshold, &in_force)| OfThreshold {
                     decision: threshold.decision().into(),
-                    at: format!("{}/{}", threshold.value(), span(threshold.window())),
+                    at: format!("{}/{}", threshold.value(), period_text(threshold.window())),
                     in_force,
                 })
                 .collect(),
