@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueHint};
 use portcullis_policy::Kind;
 
+use crate::export::Target;
 use crate::limit::{Limit, period};
 use crate::policy_file::PolicyFormat;
 use crate::replay::args::ReplayArgs;
@@ -16,8 +17,8 @@ use crate::replay::args::ReplayArgs;
 ///
 /// Portcullis is a library of lock-free rate limiters. This program demonstrates them: `demo` puts
 /// each limiter under load, checks its bound, and lets a burst wait in a queue; `replay` shows what
-/// limits would have done to the requests of access logs; `check` checks a file of rules; `pace`
-/// releases lines at a rate.
+/// limits would have done to the requests of access logs; `check` checks a file of rules;
+/// `export` writes rules for nginx, HAProxy or Envoy; `pace` releases lines at a rate.
 #[derive(Debug, Parser)]
 #[command(
     name = "portcullis",
@@ -32,6 +33,7 @@ use crate::replay::args::ReplayArgs;
   portcullis check policy.toml
   portcullis check policy.toml --request 'POST /login' --address 192.0.2.7
   portcullis replay access.log --policy policy.toml --recommend 1%
+  portcullis export policy.toml --to nginx
   portcullis shm ls
   portcullis pace 100/s < urls.txt | xargs -n 1 curl
   portcullis completions bash
@@ -54,6 +56,7 @@ pub(crate) enum Command {
     Check(Box<CheckArgs>),
     #[cfg(target_os = "linux")]
     Shm(ShmArgs),
+    Export(ExportArgs),
     Pace(PaceArgs),
     Completions(CompletionsArgs),
 }
@@ -133,6 +136,34 @@ pub(crate) struct CheckArgs {
     /// What else is known of the request.
     #[command(flatten)]
     pub(crate) about: RequestArgs,
+}
+
+/// Writes rules in the configuration of nginx, HAProxy or Envoy, as far as it can say them.
+///
+/// The configuration is written on standard output. What the server cannot say is printed on
+/// standard error, with the line of the rule and the reason.
+///
+/// nginx: maps, limit_req and limit_conn, to include in the block http. HAProxy: stick tables and
+/// rules that deny, to load before your own file. Envoy: a local rate limit filter, and the
+/// rate_limits for a virtual host, in JSON.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  portcullis export policy.toml --to nginx > /etc/nginx/portcullis.conf
+  portcullis export policy.toml --to haproxy > /etc/haproxy/portcullis.cfg
+  portcullis export policy.toml --to envoy > filter.json
+
+Exit code: 0 all was said, 3 something cannot be said, 1 the rules are not valid, 2 the command line
+or the file cannot be used.")]
+pub(crate) struct ExportArgs {
+    /// The file, as for `check`
+    #[arg(value_name = "FILE", required = true, num_args = 1.., value_hint = ValueHint::AnyPath)]
+    pub(crate) files: Vec<PathBuf>,
+    /// The server
+    #[arg(long, value_enum, value_name = "SERVER")]
+    pub(crate) to: Target,
+    /// The format of the file [default: as for `check`]
+    #[arg(long, alias = "format", value_enum, value_name = "FORMAT")]
+    pub(crate) policy_format: Option<PolicyFormat>,
 }
 
 /// What is known of a request besides its method and its path.

@@ -7,6 +7,7 @@
 //! | [`demo`] | threads hammer each limiter, a burst waits in a queue, and every bound is checked |
 //! | [`replay`] | reads access logs line by line, and judges each request at the log's time |
 //! | [`check`] | whether the rules of a file are valid, and which of them a request matches |
+//! | [`export`] | the rules of a file in the configuration of nginx, HAProxy or Envoy |
 //! | [`policy_file`] | files of rules: their formats, and how their errors are shown |
 //! | `shm` | limiters in memory that processes share: lists, shows and removes them |
 //! | [`pace`] | lines, released at a rate |
@@ -20,6 +21,7 @@ mod check;
 mod colour;
 mod completions;
 mod demo;
+mod export;
 mod failure;
 mod limit;
 mod pace;
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         #[cfg(target_os = "linux")]
         Command::Shm(args) => shm::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Pace(args) => pace::run(&args),
         Command::Completions(args) => completions::run(&args),
     };

@@ -201,6 +201,11 @@ impl PolicyFile {
         }
     }
 
+    /// Prints warnings on standard error, each with its line.
+    pub(crate) fn warn(&self, warnings: &[FileError]) {
+        self.print(warnings, &Level::WARNING);
+    }
+
     fn print(&self, messages: &[FileError], level: &Level<'_>) {
         let renderer = if colour::is_for(&io::stderr()) {
             Renderer::styled()

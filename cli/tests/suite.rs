@@ -10,6 +10,9 @@ mod check;
 #[path = "demo.rs"]
 mod demo;
 
+#[path = "export.rs"]
+mod export;
+
 #[path = "pace.rs"]
 mod pace;
 

@@ -44,6 +44,9 @@ impl TryFrom<&Limit> for CounterLimit {
         if limit.is_stepwise() {
             return Err(CounterLimitError::Unsupported("refill"));
         }
+        if limit.is_strict() {
+            return Err(CounterLimitError::Unsupported("strict"));
+        }
         if limit.queue_limit() > 0 {
             return Err(CounterLimitError::Unsupported("queue"));
         }

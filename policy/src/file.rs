@@ -33,7 +33,7 @@ const RULE: &str = "\
 
 /// The settings of a limit.
 const LIMIT: &str = "\
-    rate at_once algorithm burst initial refill segments wait debt queue queue_order name";
+    rate at_once algorithm burst initial refill segments strict wait debt queue queue_order name";
 
 /// The settings of an override.
 const OVERRIDE: &str = "key limits";
@@ -149,8 +149,8 @@ impl Policy {
     ///   (the default), `fixed-window`, `window-from-request` or `sliding-window`. A token bucket
     ///   can have a `burst`, a `debt` and a `refill`, `continuous` (the default) or `stepwise`: see
     ///   [`Limit::stepwise`]. In a rule without a `key`, and in an override, it can have `initial`
-    ///   permits: see [`Limit::initial`]. A sliding window has `segments` (default 8), and a window
-    ///   from a request can have a `wait`.
+    ///   permits: see [`Limit::initial`]. A sliding window has `segments` (default 8), and can be
+    ///   `strict`: see [`Limit::strict`]. A window from a request can have a `wait`.
     /// - With the feature `queue`, a limit can have a `queue`, the number of permits that requests
     ///   with one key can wait for, and a `queue_order`, `oldest-first` (the default) or
     ///   `newest-first`: see [`Limit::queue`].
@@ -565,7 +565,8 @@ impl<'t> FileReader<'t> {
         Some(self.beyond_rate(&settings, limit))
     }
 
-    /// Sets the algorithm of a limit, and the segments of its window.
+    /// Sets the algorithm of a limit, the segments of its window, and whether it is strict. A bucket
+    /// that is strict is refused when the rules are.
     fn algorithm(&mut self, settings: &Settings<'_, 't>, mut limit: Limit) -> Option<Limit> {
         let algorithm = self.choice(settings, "algorithm", &ALGORITHMS);
         limit = limit.algorithm_of(algorithm.unwrap_or_default());
@@ -577,6 +578,9 @@ impl<'t> FileReader<'t> {
                 let problem = "has no effect: only a sliding-window has segments";
                 self.reader.invalid(value, "segments", problem);
             }
+        }
+        if self.is(settings, "strict", true) {
+            limit = limit.strict();
         }
         Some(limit)
     }

@@ -6,7 +6,7 @@ use core::mem;
 use core::str::FromStr;
 use core::time::Duration;
 
-use portcullis_core::builder::TokenBucketBuilder;
+use portcullis_core::builder::{SlidingWindowBuilder, TokenBucketBuilder};
 use portcullis_core::keyed::{
     ConcurrencyRules, FixedWindowRules, IntoRules, Line, Refunds, TokenBucketRules,
 };
@@ -89,6 +89,8 @@ pub struct Limit {
     initial: Option<u64>,
     /// Whether all permits of a period come in at its end.
     stepwise: bool,
+    /// Whether a sliding window holds in any span as long as a period.
+    strict: bool,
     wait: Option<Duration>,
     debt: Option<u64>,
     /// In permits. 0 if no request waits.
@@ -151,6 +153,7 @@ impl Limit {
             burst: None,
             initial: None,
             stepwise: false,
+            strict: false,
             wait: None,
             debt: None,
             queue: 0,
@@ -264,6 +267,36 @@ impl Limit {
     #[must_use]
     pub const fn stepwise(mut self) -> Self {
         self.stepwise = true;
+        self
+    }
+
+    /// Lets a sliding window hold in any span of time as long as a period, wherever it begins.
+    /// Default: in spans that begin with a segment. A permit returns a segment later than by
+    /// default. Only with [`Algorithm::SlidingWindow`], of at most [`MAX_SEGMENTS`]` - 1` segments,
+    /// and not in a store.
+    ///
+    /// **Bound.** At most the count in any span of one period. When a live policy makes a window
+    /// strict, what was taken before counts as far as the window before knew it.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Algorithm, Limit, Policy, Request, Rule};
+    /// let limit = "2/10s".parse::<Limit>()?;
+    /// let limit = limit.algorithm_of(Algorithm::SlidingWindow { segments: 2 }).strict();
+    /// let policy = Policy::new([Rule::new("all").limit(limit)]).unwrap();
+    /// let decide = |secs, cost| {
+    ///     let request = Request::new("GET", "/").cost(cost);
+    ///     policy.decide_at(Timestamp::from_secs(secs), &request).is_allowed()
+    /// };
+    /// assert!(decide(24, 2));
+    /// // By default, the segment of 20 s to 25 s would have left the window.
+    /// assert!(!decide(30, 1));
+    /// assert!(decide(35, 2));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[must_use]
+    pub const fn strict(mut self) -> Self {
+        self.strict = true;
         self
     }
 
@@ -466,6 +499,19 @@ impl Limit {
         self.stepwise
     }
 
+    /// Returns whether a sliding window holds in any span: see [`strict`](Self::strict).
+    ///
+    /// ```
+    /// # use portcullis_policy::Limit;
+    /// let limit: Limit = "20/m".parse()?;
+    /// assert!(!limit.is_strict());
+    /// assert!(limit.strict().is_strict());
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub const fn is_strict(&self) -> bool {
+        self.strict
+    }
+
     /// Returns for how long a denial denies all requests of its key: see [`wait`](Self::wait).
     ///
     /// ```
@@ -632,15 +678,16 @@ impl Limit {
             }
             Algorithm::WindowFromRequest => self.compile_window_from_request(period),
             Algorithm::SlidingWindow { segments } => {
-                let count = self.count;
-                // Built once here, so that the table cannot fail to build it.
-                SlidingWindow::<{ MAX_SEGMENTS as usize }>::builder(count, period, segments)
-                    .build()?;
-                Ok(Compiled::Sliding {
+                let (count, is_strict) = (self.count, self.strict);
+                let window = Sliding {
                     count,
                     period,
                     segments,
-                })
+                    is_strict,
+                };
+                // Built once here, so that the table cannot fail to build it.
+                window.builder().build()?;
+                Ok(Compiled::Sliding(window))
             }
         }
     }
@@ -652,6 +699,8 @@ impl Limit {
         let is = |algorithm| !is_at_once && self.algorithm == algorithm;
         let is_bucket = is(Algorithm::TokenBucket);
         let refill = ("refill", self.stepwise, is_bucket);
+        let is_sliding = matches!(self.algorithm, Algorithm::SlidingWindow { .. });
+        let strict = ("strict", self.strict, is_sliding && !is_at_once);
         let wait = (
             "wait",
             self.wait.is_some(),
@@ -670,6 +719,7 @@ impl Limit {
             third,
             fourth,
             fifth,
+            strict,
             (
                 "algorithm",
                 self.algorithm != Algorithm::default(),
@@ -814,11 +864,27 @@ pub(crate) enum Compiled {
         period: Duration,
         wait: Duration,
     },
-    Sliding {
-        count: u64,
-        period: Duration,
-        segments: u32,
-    },
+    Sliding(Sliding),
+}
+
+/// The settings of a sliding window.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Sliding {
+    pub(crate) count: u64,
+    pub(crate) period: Duration,
+    pub(crate) segments: u32,
+    pub(crate) is_strict: bool,
+}
+
+impl Sliding {
+    pub(crate) fn builder(self) -> SlidingWindowBuilder<{ MAX_SEGMENTS as usize }> {
+        let builder = SlidingWindow::builder(self.count, self.period, self.segments);
+        if self.is_strict {
+            builder.strict()
+        } else {
+            builder
+        }
+    }
 }
 
 impl Compiled {
@@ -845,7 +911,7 @@ impl Compiled {
         match self {
             Self::Bucket(_) | Self::Window(_) | Self::AtOnce(_) => 0,
             Self::Cooldown { .. } => size_of::<CooldownWindow>(),
-            Self::Sliding { .. } => size_of::<SlidingWindow<{ MAX_SEGMENTS as usize }>>(),
+            Self::Sliding(_) => size_of::<SlidingWindow<{ MAX_SEGMENTS as usize }>>(),
         }
     }
 

@@ -60,7 +60,7 @@ use self::starts::{Start, Starts};
 pub(crate) use self::tell::{Details, Explanation, Held, How};
 use self::tell::{Tell, copy};
 use crate::key::KeyOf;
-use crate::limit::Limit;
+use crate::limit::{self, Limit};
 use crate::limit::{Compiled, MAX_SEGMENTS, tick_of};
 use crate::rule::MAX_LIMITS;
 
@@ -161,12 +161,8 @@ impl Table {
             } => Self::Cooldown(limiters(lines(), hasher, || {
                 CooldownWindow::new(count, period, Some(wait))
             })),
-            Compiled::Sliding {
-                count,
-                period,
-                segments,
-            } => {
-                let window = || sliding(count, period, segments, SLIDING_ROOM);
+            Compiled::Sliding(settings) => {
+                let window = || sliding(settings, SLIDING_ROOM);
                 Self::Sliding(Box::new(limiters(lines(), hasher, window)))
             }
         }
@@ -243,11 +239,12 @@ pub(crate) fn limiters<L>(
 const SLIDING_ROOM: u64 = 1 << 24;
 
 /// A sliding window with settings that were checked, and room for a limit of `most`.
-fn sliding(count: u64, period: Duration, segments: u32, most: u64) -> Sliding {
-    let builder = Sliding::builder(count, period, segments);
-    let roomy = builder.max_limit(count.max(most)).build();
+fn sliding(settings: limit::Sliding, most: u64) -> Sliding {
+    let builder = settings.builder();
+    let roomy = builder.max_limit(settings.count.max(most)).build();
     // If the segments are short, there may be no room.
-    roomy.unwrap_or_else(|_| Sliding::new(count, period, segments))
+    let window = roomy.or_else(|_| settings.builder().build());
+    window.expect("the settings were checked")
 }
 
 /// Lines for `keys` keys, or for the one key that all requests share.

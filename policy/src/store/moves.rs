@@ -62,7 +62,7 @@ use super::{
     closed, debts, has_start, limiters, lines_for, lines_of, most_in_use, no_refunds, releases,
     seats, sliding,
 };
-use crate::limit::Limit;
+use crate::limit::{self, Limit};
 use crate::limit::{Compiled, tick_of};
 use crate::rule::MAX_LIMITS;
 
@@ -137,19 +137,13 @@ impl Table {
             (Self::AtOnce(table), Compiled::AtOnce(rules)) => {
                 Self::AtOnce(words_on(table, None, rules))
             }
-            (
-                Self::Sliding(table),
-                Compiled::Sliding {
-                    count,
-                    period,
-                    segments,
-                },
-            ) => {
+            (Self::Sliding(table), Compiled::Sliding(settings)) => {
                 let (fresh, most) = (table.fresh(), table.fresh().max_limit());
                 // In place if the segments lie on the same grid: then no key has to move.
-                let keeps = (fresh.window(), fresh.segments()) == (period, segments);
-                let lines = (!keeps || count > most).then(|| closed_lines(table.lines().len()));
-                let window = || sliding(count, period, segments, most);
+                let keeps = settings_of(fresh, settings.count) == settings;
+                let lines =
+                    (!keeps || settings.count > most).then(|| closed_lines(table.lines().len()));
+                let window = || sliding(settings, most);
                 Self::Sliding(Box::new(limiters_on(table, lines, window)))
             }
             _ => return None,
@@ -184,7 +178,7 @@ impl Table {
             Self::Sliding(table) => {
                 let old = table.fresh();
                 let (limit, most) = (old.limit(), old.max_limit());
-                let window = || sliding(limit, old.window(), old.segments(), most);
+                let window = || sliding(settings_of(old, limit), most);
                 Self::Sliding(Box::new(limiters_on(table, fresh, window)))
             }
             Self::Several(table) => {
@@ -348,6 +342,16 @@ fn window_after(
     // If there is no room, the window counts as far as it can, and as exhausted from there on.
     let room = (0..64).find_map(|half| with_room(most >> half));
     Some(room.unwrap_or(rules))
+}
+
+/// The settings of a window, with another limit.
+fn settings_of(window: &Sliding, count: u64) -> limit::Sliding {
+    limit::Sliding {
+        count,
+        period: window.window(),
+        segments: window.segments(),
+        is_strict: window.is_strict(),
+    }
 }
 
 /// Counts in `new` at `now` what is taken in the present window of `old`, also beyond the limits.

@@ -1,0 +1,92 @@
+//! `portcullis export`: the rules of a file in the configuration of a server, as far as it can say
+//! them.
+//!
+//! ```text
+//! Policy ---> Plan: for each rule, in order, whether the server can say its conditions and limits
+//!               |
+//!               +---> nginx, haproxy or envoy: the text
+//!               +---> what is left out: the rule, its line, the reason
+//! ```
+//!
+//! **Invariant.** A request is decided by the same rules as in the file, up to rules that are left
+//! out; and no limit that is written admits more than its bound in the file.
+//!
+//! - A rule whose *conditions* cannot be said is left out: the rules after it decide its requests.
+//! - A rule whose *limits* cannot be said keeps its place: it decides its requests, without a
+//!   limit.
+
+mod envoy;
+mod haproxy;
+mod nginx;
+mod plan;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+
+use self::plan::{Plan, Unsaid};
+use crate::args::ExportArgs;
+use crate::failure::Failure;
+use crate::policy_file::PolicyFile;
+use crate::text::{counted, visible};
+
+/// The exit code if something cannot be said.
+const NOT_ALL: u8 = 3;
+
+/// The server whose configuration is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Target {
+    /// A file that the block `http` of nginx includes.
+    Nginx,
+    /// A file for HAProxy, beside your own.
+    Haproxy,
+    /// A local rate limit filter of Envoy, in JSON.
+    Envoy,
+}
+
+/// Writes the rules of a file for a server on standard output. Prints what cannot be said on
+/// standard error, each with its line.
+///
+/// # Errors
+///
+/// [`Failure::Refused`] if the file cannot be read, [`Failure::Output`] if the result cannot be
+/// written.
+pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
+    let file = PolicyFile::read(&args.files, args.policy_format)?;
+    let policy = match file.policy() {
+        Ok(policy) => policy,
+        Err(errors) => {
+            let count = counted(file.report(&errors), ("error", "errors"));
+            eprintln!("portcullis: {}: {count}", file.name());
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let (text, unsaid) = match args.to {
+        Target::Nginx => nginx::write(Plan::new(&policy, &nginx::Nginx)),
+        Target::Haproxy => haproxy::write(Plan::new(&policy, &haproxy::Haproxy)),
+        Target::Envoy => envoy::write(Plan::new(&policy, &envoy::Envoy)),
+    };
+    let mut out = io::stdout().lock();
+    if args.to != Target::Envoy {
+        writeln!(out, "# Written by `portcullis export`.")?;
+        for Unsaid { rule, reason } in &unsaid {
+            let rule = visible(rule.as_bytes());
+            writeln!(out, "# Not said here: {rule}: {reason}")?;
+        }
+    }
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    for Unsaid { rule, reason } in &unsaid {
+        match policy.message_at(rule, &format!("{}: {reason}", visible(rule.as_bytes()))) {
+            Some(message) => file.warn(&[message]),
+            None => eprintln!("warning: rule {}: {reason}\n", visible(rule.as_bytes())),
+        }
+    }
+    if unsaid.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let count = counted(unsaid.len() as u64, ("thing", "things"));
+    eprintln!("portcullis: {}: {count} not said", file.name());
+    Ok(ExitCode::from(NOT_ALL))
+}

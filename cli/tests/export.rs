@@ -1,0 +1,617 @@
+//! The rules of a file in the configuration of servers: real ones decide as the file does.
+
+mod common;
+
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Instant;
+
+use common::{Scratch, portcullis, random, text};
+use portcullis_core::Timestamp;
+use portcullis_policy::{Considered, Policy, Request};
+use serde_json::Value;
+
+fn export(policy: &str, to: &str) -> Output {
+    let file = Scratch::new(&format!("{to}.toml"), policy.as_bytes());
+    let output = portcullis(&["export", file.path(), "--to", to])
+        .output()
+        .unwrap();
+    Output {
+        stderr: text(&output.stderr)
+            .replace(file.path(), "FILE")
+            .into_bytes(),
+        ..output
+    }
+}
+
+/// Returns the configuration of rules that can all be said.
+fn exported(policy: &str, to: &str) -> String {
+    let output = export(policy, to);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
+    text(&output.stdout)
+}
+
+/// Returns a program, or `None` if it is missing outside of CI.
+fn installed(name: &str) -> Option<OsString> {
+    let variable = format!("PORTCULLIS_{}", name.to_ascii_uppercase());
+    let known = [name.to_owned(), format!("/usr/sbin/{name}")].map(OsString::from);
+    let found = std::env::var_os(&variable)
+        .into_iter()
+        .chain(known)
+        .find(|program| {
+            let output = Command::new(program).arg("-v").output();
+            output.is_ok_and(|output| output.status.success())
+        });
+    if found.is_none() {
+        let missing = format!("{name} is missing: Debian's {name}, or its path in {variable}");
+        assert!(std::env::var_os("CI").is_none(), "{missing}");
+        eprintln!("skipped: {missing}");
+    }
+    found
+}
+
+/// A server that runs, in a folder of its own.
+struct Running {
+    child: Child,
+    address: SocketAddr,
+    folder: PathBuf,
+}
+
+impl Running {
+    fn start(name: &str, command: impl FnOnce(&Path, SocketAddr) -> Command) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("{}-export-{name}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let child = command(&folder, address)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let running = Self {
+            child,
+            address,
+            folder,
+        };
+        let begun = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "it does not listen"
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+        running
+    }
+
+    /// nginx, which takes the address of the client from a field, and logs the time of a request.
+    fn nginx(program: &OsString, name: &str, rules: &str) -> Self {
+        Self::start(name, |folder, address| {
+            fs::write(folder.join("rules.conf"), rules).unwrap();
+            let config = format!(
+                "daemon off; master_process off; pid nginx.pid; error_log error.log;
+                events {{}}
+                http {{
+                    log_format times '$msec $status';
+                    access_log times.log times;
+                    keepalive_requests 1000000;
+                    client_body_temp_path body;
+                    proxy_temp_path proxy;
+                    fastcgi_temp_path fastcgi;
+                    uwsgi_temp_path uwsgi;
+                    scgi_temp_path scgi;
+                    include rules.conf;
+                    server {{
+                        listen {address};
+                        set_real_ip_from 127.0.0.1;
+                        real_ip_header X-Client-Address;
+                        location / {{ empty_gif; }}
+                    }}
+                }}"
+            );
+            fs::write(folder.join("nginx.conf"), config).unwrap();
+            let mut command = Command::new(program);
+            command.arg("-p").arg(folder);
+            command.args(["-c", "nginx.conf", "-e", "error.log"]);
+            command
+        })
+    }
+
+    /// HAProxy, which takes the address of the client from the head of the connection.
+    fn haproxy(program: &OsString, name: &str, rules: &str) -> Self {
+        Self::start(name, |folder, address| {
+            fs::write(folder.join("rules.cfg"), rules).unwrap();
+            let config = format!(
+                "frontend web from portcullis
+                    bind {address} accept-proxy
+                    timeout client 30s
+                    http-request return status 200\n"
+            );
+            fs::write(folder.join("haproxy.cfg"), config).unwrap();
+            let mut command = Command::new(program);
+            command.arg("-db");
+            command.arg("-f").arg(folder.join("rules.cfg"));
+            command.arg("-f").arg(folder.join("haproxy.cfg"));
+            command
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A connection that stays open.
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn new(server: SocketAddr) -> Self {
+        let stream = TcpStream::connect(server).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    /// A connection of a client with this address, as a proxy before HAProxy states it.
+    fn of(address: &str, server: SocketAddr) -> Self {
+        let mut client = Self::new(server);
+        let version = if address.contains(':') {
+            "TCP6"
+        } else {
+            "TCP4"
+        };
+        let head = format!("PROXY {version} {address} {address} 4000 80\r\n");
+        client.0.get_mut().write_all(head.as_bytes()).unwrap();
+        client
+    }
+
+    /// Returns the status of the answer.
+    fn ask(&mut self, request: &str, fields: &[(&str, &str)]) -> u16 {
+        let mut head = format!("{request} HTTP/1.1\r\nHost: shop.example\r\n");
+        for (name, value) in fields {
+            head += &format!("{name}: {value}\r\n");
+        }
+        head += "Content-Length: 0\r\n\r\n";
+        self.0.get_mut().write_all(head.as_bytes()).unwrap();
+        let (mut status, mut length) = (0, 0);
+        loop {
+            let mut line = String::new();
+            self.0.read_line(&mut line).unwrap();
+            let line = line.trim_end().to_ascii_lowercase();
+            if let Some(rest) = line.strip_prefix("http/1.1 ") {
+                status = rest[..3].parse().unwrap();
+            } else if let Some(bytes) = line.strip_prefix("content-length: ") {
+                length = bytes.parse().unwrap();
+            } else if line.is_empty() {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).unwrap();
+        status
+    }
+}
+
+const RULES: &str = "
+    paths = { reading = 'resolved', decode_slashes = true }
+
+    [[rules]]
+    name = 'each key'
+    key = ['header:X-Api-Key']
+    on_missing = 'skip'
+    limits = [{ rate = '10/s', burst = 3 }]
+    continue = true
+
+    [[rules]]
+    name = 'login'
+    methods = ['POST']
+    paths = ['/login', '/v1/*/session/**']
+    key = ['address']
+    limits = [{ rate = '2/s', burst = 4 }]
+    exempt = { headers = { X-Client = ['monitor'] }, networks = ['198.51.100.0/24'] }
+
+    [[rules]]
+    name = 'free'
+    hosts = ['203.0.113.0/24', 'free.example']
+
+    [[rules]]
+    name = 'all'
+    key = ['address/24/48', 'method']
+    limits = ['20/s', { rate = '150/m', burst = 30 }]
+";
+
+/// Whether all rules that would limit a request let it pass at `now`, if it takes nothing.
+fn would_pass(policy: &Policy, now: Timestamp, request: &Request<'_>) -> bool {
+    let mut passes = true;
+    for each in policy.explain_at(now, request).unwrap() {
+        if let Considered::Limits { details, .. } = &each.considered {
+            passes &= details.iter().all(|detail| detail.is_allowed());
+        }
+        let goes_on = matches!(
+            each.considered,
+            Considered::Mismatch(_) | Considered::Skipped
+        );
+        if !goes_on && !each.rule.is_continuing() {
+            break;
+        }
+    }
+    passes
+}
+
+/// nginx counts in milliseconds, of another clock than that of its log. So a request may be judged
+/// by the file up to 2 ms earlier or later, and only where that makes a difference.
+#[test]
+fn nginx_decides_recorded_arrivals_as_the_policy() {
+    let Some(program) = installed("nginx") else {
+        return;
+    };
+    let nginx = Running::nginx(&program, "arrivals", &exported(RULES, "nginx"));
+    let mut client = Client::new(nginx.address);
+    let mut random = random();
+    let addresses = [
+        "192.0.2.7",
+        "192.0.2.8",
+        "203.0.113.5",
+        "198.51.100.9",
+        "2001:db8::1",
+        "2001:db8::ffff:1",
+    ];
+    let paths = [
+        "/login",
+        "//login/",
+        "/%6Cogin",
+        "/x/../login",
+        "/v1/me/session",
+        "/v1/me/session%2Fa",
+        "/v1/session",
+        "/LOGIN",
+        "/login/a",
+        "/",
+    ];
+    let mut sent = Vec::new();
+    for _ in 0..600 {
+        let method = ["GET", "HEAD", "POST", "POST", "POST"][random(5) as usize];
+        let method = if method == "HEAD" { "GET" } else { method };
+        let path = paths[random(paths.len() as u64) as usize];
+        let address = addresses[random(addresses.len() as u64) as usize];
+        let mut fields = vec![("X-Client-Address", address)];
+        match random(4) {
+            0 => fields.push(("X-Api-Key", "k1")),
+            1 => fields.push(("X-Api-Key", "k2")),
+            _ => {}
+        }
+        if random(8) == 0 {
+            fields.push(("X-Client", "monitor"));
+        }
+        let status = client.ask(&format!("{method} {path}"), &fields);
+        sent.push((method, path, address, fields, status));
+        thread::sleep(Duration::from_millis(random(14)));
+    }
+    drop(client);
+    // A line is written before the answer to the next request.
+    let log = fs::read_to_string(nginx.folder.join("times.log")).unwrap();
+    let times: Vec<u64> = log
+        .lines()
+        .map(|line| line.split(' ').next().unwrap().replace('.', ""))
+        .map(|millis| millis.parse().unwrap())
+        .collect();
+    assert!(times.len() >= sent.len() - 1);
+    let policy = Policy::from_toml(RULES).unwrap();
+    let (mut denied, mut ties) = (0, 0);
+    let start = times[0] - 1_000;
+    for ((method, path, address, fields, status), time) in sent.iter().zip(&times) {
+        let request = Request::new(method, path)
+            .host("shop.example")
+            .address(address.parse().unwrap())
+            .headers(fields);
+        let at = |millis: u64| Timestamp::from_millis(millis - start);
+        let passed = *status != 429;
+        denied += usize::from(!passed);
+        let [early, late] =
+            [time - 2, time + 2].map(|millis| would_pass(&policy, at(millis), &request));
+        if early == late {
+            let about = format!("{method} {path} {fields:?} at {time}");
+            assert_eq!(passed, early, "{about}");
+        } else {
+            ties += 1;
+        }
+        if passed {
+            // The permits are taken, also where they came in within the 2 ms.
+            let later = if early { *time } else { time + 2 };
+            assert!(policy.decide_at(at(later), &request).is_allowed());
+        }
+    }
+    assert!((100..550).contains(&denied), "{denied}");
+    assert!(ties < 30, "{ties}");
+}
+
+#[test]
+fn nginx_tells_the_networks_of_clients_apart_as_the_policy_does() {
+    let Some(program) = installed("nginx") else {
+        return;
+    };
+    for (key, keeps) in [("address", 64), ("address/16/48", 48), ("address/8/16", 16)] {
+        let rules = format!(
+            "[[rules]]\nname = 'a'\nkey = ['{key}']\nkeys = 9000\n\
+             limits = [{{ rate = '1/m', burst = 1 }}]\n"
+        );
+        let nginx = Running::nginx(&program, "networks", &exported(&rules, "nginx"));
+        let policy = Policy::from_toml(&rules).unwrap();
+        let mut client = Client::new(nginx.address);
+        let mut random = random();
+        for _ in 0..400 {
+            // Many zeros, so that every form of an address is there.
+            let groups: [u16; 8] =
+                core::array::from_fn(|_| [0, 0, 0, 1, 0xabc][random(5) as usize]);
+            let address: IpAddr = match random(6) {
+                0 => [10, random(2) as u8, random(2) as u8, random(4) as u8].into(),
+                1 => {
+                    let v4: core::net::Ipv4Addr = [10, 0, 0, random(4) as u8].into();
+                    v4.to_ipv6_mapped().into()
+                }
+                _ => Ipv6Addr::from(groups).into(),
+            };
+            let shown = address.to_string();
+            let status = client.ask("GET /", &[("X-Client-Address", &shown)]);
+            let request = Request::new("GET", "/").address(address);
+            let is_allowed = policy
+                .decide_at(Timestamp::from_secs(100), &request)
+                .is_allowed();
+            assert_eq!(status == 200, is_allowed, "{shown} /{keeps}");
+        }
+    }
+}
+
+/// A rule that denies has a status of its own here.
+const STATUSES: &str = "
+    [[rules]]
+    name = 'each key'
+    key = ['header:X-Api-Key']
+    on_missing = 'skip'
+    limits = ['4/s']
+    status = 418
+    continue = true
+
+    [[rules]]
+    name = 'login'
+    methods = ['POST']
+    paths = ['/login']
+    key = ['address']
+    limits = [{ rate = '2/s', burst = 3 }]
+    status = 403
+    exempt = { networks = ['198.51.100.0/24'] }
+
+    [[rules]]
+    name = 'closed'
+    paths = ['/closed/**']
+    limits = ['0/s']
+    status = 410
+
+    [[rules]]
+    name = 'all'
+    key = ['address']
+    limits = [{ rate = '10/s', algorithm = 'fixed-window' }, { at_once = 5 }]
+";
+
+#[test]
+fn haproxy_denies_by_the_rule_of_the_policy_and_keeps_the_bound() {
+    let Some(program) = installed("haproxy") else {
+        return;
+    };
+    let haproxy = Running::haproxy(&program, "bound", &exported(STATUSES, "haproxy"));
+    let addresses = ["192.0.2.7", "192.0.2.8", "2001:db8::1", "198.51.100.9"];
+    let mut clients = addresses.map(|address| Client::of(address, haproxy.address));
+    let mut random = random();
+    // By rule and key: when a request passed, as an interval.
+    let mut passed: Vec<(&str, usize, Instant, Instant)> = Vec::new();
+    let mut denied = [0; 3];
+    for _ in 0..700 {
+        let client = random(4) as usize;
+        let request = [
+            "POST /login",
+            "GET /login",
+            "GET /closed/a",
+            "POST /%6Cogin/",
+        ][random(4) as usize];
+        let has_key = random(3) == 0;
+        let fields: &[_] = if has_key { &[("X-Api-Key", "k")] } else { &[] };
+        let before = Instant::now();
+        let status = clients[client].ask(request, fields);
+        let after = Instant::now();
+        let rule = match request {
+            "GET /login" => "all",
+            "GET /closed/a" => "closed",
+            _ if client == 3 => "exempt",
+            _ => "login",
+        };
+        match (status, rule) {
+            (200, "closed") => panic!("it is closed"),
+            (200, _) => {
+                passed.push((rule, client, before, after));
+                if has_key {
+                    passed.push(("each key", 0, before, after));
+                }
+            }
+            (418, _) => assert!(has_key),
+            (403, "login") => denied[0] += 1,
+            (410, "closed") => denied[1] += 1,
+            (429, "all") => denied[2] += 1,
+            _ => panic!("{status} of {rule}"),
+        }
+        thread::sleep(Duration::from_millis(random(8)));
+    }
+    assert!(denied.iter().all(|&count| count > 10), "{denied:?}");
+    for (rule, burst, millis) in [
+        ("each key", 4, 1_000),
+        ("login", 3, 1_500),
+        ("all", 10, 1_000),
+    ] {
+        for key in 0..4 {
+            let of_key = |each: &&(&str, usize, Instant, Instant)| (each.0, each.1) == (rule, key);
+            let times: Vec<_> = passed.iter().filter(of_key).collect();
+            for (index, first) in times.iter().enumerate() {
+                for (count, last) in times[index..].iter().enumerate() {
+                    let span = (last.3 - first.2).as_millis();
+                    let periods = span.div_ceil(millis).max(1);
+                    let most = (periods + 1) * burst;
+                    assert!(count as u128 + 1 <= most, "{rule}: {count} in {span} ms");
+                }
+            }
+            let is_used = key < 3 && (rule != "each key" || key == 0);
+            assert!(
+                !is_used || times.len() >= 6,
+                "{rule} {key}: {}",
+                times.len()
+            );
+        }
+    }
+    // After two periods all permits are there, and a denied request has taken none.
+    thread::sleep(Duration::from_millis(3_100));
+    let fields = [("X-Api-Key", "k")];
+    let mut ask = |client: usize, request: &str, fields: &[_]| clients[client].ask(request, fields);
+    let logins = [0; 5].map(|_| ask(0, "POST /login", &fields[..]));
+    assert_eq!(logins, [200, 200, 200, 403, 403]);
+    // The key has one left: two were denied by the other rule.
+    assert_eq!(ask(1, "GET /", &fields[..]), 200);
+    assert_eq!(ask(1, "GET /", &fields[..]), 418);
+    // Another spelling of a path is refused, rather than judged by another rule.
+    for path in ["//login", "/x/../login", "/login/.", "/a%2Fb"] {
+        // HAProxy closes the connection.
+        let mut client = Client::of(addresses[2], haproxy.address);
+        assert_eq!(client.ask(&format!("GET {path}"), &[]), 400, "{path}");
+    }
+}
+
+#[test]
+fn envoy_has_a_descriptor_for_each_limit_in_the_order_of_the_rules() {
+    let config = exported(
+        "
+        [[rules]]
+        name = 'login'
+        methods = ['POST']
+        paths = ['/login']
+        key = ['address']
+        limits = [{ rate = '5/m', burst = 2 }, '100/h']
+        [[rules]]
+        name = 'all'
+        key = ['header:X-Api-Key']
+        on_missing = 'skip'
+        keys = 5000
+        limits = ['10/s']
+        ",
+        "envoy",
+    );
+    let config: Value = serde_json::from_str(&config).unwrap();
+    let filter = &config["http_filters"][0]["typed_config"];
+    assert_eq!(filter["max_dynamic_descriptors"], 5_000);
+    assert_eq!(filter["always_consume_default_token_bucket"], false);
+    let descriptors = filter["descriptors"].as_array().unwrap();
+    let actions = config["rate_limits"].as_array().unwrap();
+    assert_eq!((descriptors.len(), actions.len()), (3, 3));
+    for (descriptor, limit) in descriptors.iter().zip(actions) {
+        let entries = descriptor["entries"].as_array().unwrap();
+        let actions = limit["actions"].as_array().unwrap();
+        assert_eq!(entries.len(), actions.len());
+        for (entry, action) in entries.iter().zip(actions) {
+            let (kind, action) = action.as_object().unwrap().iter().next().unwrap();
+            let key = match &**kind {
+                "masked_remote_address" => Some("masked_remote_address"),
+                _ => action["descriptor_key"].as_str(),
+            };
+            assert_eq!(entry["key"].as_str(), key);
+            assert_eq!(entry["value"], action["descriptor_value"]);
+        }
+    }
+    let bucket = |index: usize| &descriptors[index]["token_bucket"];
+    assert_eq!(bucket(0)["max_tokens"], 2);
+    assert_eq!(bucket(0)["tokens_per_fill"], 5);
+    assert_eq!(bucket(0)["fill_interval"], "60.000s");
+    assert_eq!(bucket(1)["tokens_per_fill"], 100);
+    // The second rule is for requests that the first one is not for.
+    let last = &actions[2]["actions"];
+    assert_eq!(last[1]["header_value_match"]["descriptor_key"], "rule");
+    assert_eq!(last[2]["header_value_match"]["expect_match"], false);
+    let headers = &last[2]["header_value_match"]["headers"];
+    assert_eq!(headers[1]["name"], ":path");
+    assert_eq!(
+        headers[1]["string_match"]["safe_regex"]["regex"],
+        "(/login/?)([?#].*)?"
+    );
+    assert_eq!(last[3]["request_headers"]["header_name"], "X-Api-Key");
+}
+
+#[test]
+fn what_a_server_cannot_say_is_listed_with_its_line_and_the_exit_code_tells() {
+    let policy = "\
+[[rules]]
+name = 'window'
+paths = ['/w']
+limits = [{ rate = '5/m', algorithm = 'fixed-window' }]
+
+[[rules]]
+name = 'tier'
+tiers = ['free']
+limits = ['5/s']
+
+[[rules]]
+name = 'new'
+limits = ['5/s']
+shadow = true
+
+[[rules]]
+name = 'slow'
+limits = ['20/h']
+";
+    let output = export(policy, "nginx");
+    assert_eq!(output.status.code(), Some(3));
+    let expected = "\
+warning: window: 5/m: only a continuous token bucket can be said: its requests pass without a limit
+ --> FILE:2:8
+  |
+2 | name = 'window'
+  |        ^^^^^^^^
+
+warning: tier: only a program knows the tier of a client: the rules after it decide its requests
+ --> FILE:7:8
+  |
+7 | name = 'tier'
+  |        ^^^^^^
+
+warning: new: a shadow rule only reports: the rule is left out
+  --> FILE:12:8
+   |
+12 | name = 'new'
+   |        ^^^^^
+
+warning: slow: 20/h: a rate there is a whole number a second or a minute: its requests pass without a limit
+  --> FILE:17:8
+   |
+17 | name = 'slow'
+   |        ^^^^^^
+
+portcullis: FILE: 4 things not said
+";
+    assert_eq!(text(&output.stderr), expected);
+    assert!(text(&output.stdout).contains("# Not said here: window: 5/m: "));
+    // The rule with the window still decides its requests.
+    assert!(text(&output.stdout).contains("(/w/?)\\z\" 1;"));
+    let broken = export("[[rules]]\nnam = 'a'\n", "haproxy");
+    assert_eq!(broken.status.code(), Some(1));
+    assert_eq!(text(&broken.stdout), "");
+}
