@@ -22,6 +22,7 @@ use portcullis_core::Timestamp;
 
 use crate::policy::Policy;
 use crate::source::{RefreshError, RuleSource, Sourced};
+use crate::stored::Stores;
 
 /// A policy that can be replaced while other threads decide by it.
 ///
@@ -160,7 +161,9 @@ impl LivePolicy {
     ///
     /// # Errors
     ///
-    /// Those of the source. [`RefreshError::Nothing`] if the source has nothing.
+    /// Those of the source. [`RefreshError::Nothing`] if the source has nothing, and
+    /// [`RefreshError::Stores`] if a rule has a [store](crate::Rule::stored_in) that the policy was
+    /// not given: a file gets its stores by `FileSource::with_stores`.
     ///
     /// ```
     /// # use portcullis_policy::{LivePolicy, Policy, Rule, Sourced};
@@ -174,6 +177,7 @@ impl LivePolicy {
     pub fn from_source<S: RuleSource>(source: &mut S) -> Result<Self, RefreshError<S::Error>> {
         let sourced = source.load(None).map_err(RefreshError::Source)?;
         let Sourced { policy, tag } = sourced.ok_or(RefreshError::Nothing)?;
+        has_stores(&policy, policy.stores())?;
         Ok(Self::first(policy, tag))
     }
 
@@ -272,9 +276,9 @@ impl LivePolicy {
     ///
     /// # Errors
     ///
-    /// Those of the source, for example all errors of a file, and rules whose
-    /// [store](crate::Rule::stored_in) the policy before does not have. The policy stays in force
-    /// then.
+    /// Those of the source, for example all errors of a file, and [`RefreshError::Stores`] if a
+    /// rule has a [store](crate::Rule::stored_in) that neither the new policy was given nor the
+    /// policy before has. The policy before stays in force then.
     ///
     /// # Cost
     ///
@@ -308,10 +312,7 @@ impl LivePolicy {
         Ok(match sourced {
             Some(Sourced { policy, tag }) if tag.is_none() || tag.as_deref() != known => {
                 if policy.stores().names().next().is_none() {
-                    let errors = version.policy.stores.check(policy.rules());
-                    if !errors.is_empty() {
-                        return Err(RefreshError::Stores(errors));
-                    }
+                    has_stores(&policy, version.policy.stores())?;
                 }
                 Some(self.replace(now, policy, tag, &changing))
             }
@@ -360,6 +361,16 @@ impl LivePolicy {
         #[cfg(feature = "wait")]
         self.shared.changed.notify(usize::MAX);
         change
+    }
+}
+
+/// Refuses a policy whose rules cannot be decided by these stores.
+fn has_stores<E>(policy: &Policy, stores: &Stores) -> Result<(), RefreshError<E>> {
+    let errors = stores.check(policy.rules());
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(RefreshError::Stores(errors))
     }
 }
 

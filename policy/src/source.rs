@@ -124,7 +124,8 @@ pub enum RefreshError<E> {
     Source(E),
     /// The source has no policy, and there is none before.
     Nothing,
-    /// Rules name [stores](crate::Stores) that the policy before does not have.
+    /// Rules have [stores](crate::Stores) that neither their policy was given nor the policy before
+    /// has, or a store cannot keep their limits.
     Stores(Vec<RuleError>),
 }
 

@@ -6,14 +6,16 @@ use core::pin::pin;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
+use std::sync::Arc;
 use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
-use portcullis_core::Timestamp;
+use portcullis_core::{MonotonicClock, Timestamp};
+use portcullis_counters::MemoryCounters;
 use portcullis_policy::{
     Algorithm, Conditions, Considered, FileSource, Key, Limit, LivePolicy, OnMissing, Outcome,
     PathReading, PathRules, Policy, RefreshError, Request, Rule, RuleError, RuleSource, Sourced,
-    Threshold,
+    Stores, Threshold,
 };
 
 const GET: Request<'static> = Request::new("GET", "/");
@@ -953,6 +955,47 @@ fn a_file_is_read_when_two_polls_find_the_same_new_content() {
         .load(None)
         .unwrap_err();
     assert!(refused.to_string().contains("must end with .toml"));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_file_whose_stores_are_not_there_is_refused_at_the_start_and_then_once() {
+    let dir = std::env::temp_dir().join(format!("portcullis-stores-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("policy.toml");
+    let write = |store: &str| {
+        let rule = format!("[[rules]]\nname = 'all'\nlimits = ['2/h']\nstore = '{store}'\n");
+        std::fs::write(&path, format!("stores = ['shared', 'other']\n{rule}")).unwrap();
+    };
+    write("shared");
+    let refused = LivePolicy::from_source(&mut FileSource::new(&path)).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "rule `all`: store: `shared` is not known: the program has no stores"
+    );
+    let store = Arc::new(MemoryCounters::new(100, MonotonicClock::new()));
+    let mut file = FileSource::new(&path).with_stores(Stores::new().with("shared", store));
+    let live = LivePolicy::from_source(&mut file).unwrap();
+    let is_allowed = || {
+        let policy = live.load();
+        let mut decision = pin!(policy.decide_stored(MonotonicClock::new(), &GET));
+        let polled = decision
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
+        matches!(polled, Poll::Ready(Ok(decision)) if decision.is_allowed())
+    };
+    assert!(is_allowed());
+    write("other");
+    let mut poll = || live.refresh_at(at(1), &mut file);
+    assert!(poll().unwrap().is_none());
+    let Err(RefreshError::Source(refused)) = poll() else {
+        panic!("there is no such store")
+    };
+    let text = refused.to_string();
+    let expected = "rule `all`: store: `other` is not known: expected one of shared";
+    assert_eq!(text, format!("{}: {expected}", path.display()));
+    assert!(poll().unwrap().is_none() && poll().unwrap().is_none());
+    assert!(is_allowed() && !is_allowed());
     std::fs::remove_dir_all(&dir).unwrap();
 }
 

@@ -16,7 +16,9 @@ use std::path::{Path, PathBuf};
 
 use crate::policy::Policy;
 use crate::problem::FileError;
+use crate::rule::RuleError;
 use crate::source::{RuleSource, Sourced};
+use crate::stored::Stores;
 
 /// A policy file, as a source of a [`LivePolicy`](crate::LivePolicy). The caller polls it with
 /// [`refresh_at`](crate::LivePolicy::refresh_at), for example once a second. Needs the feature
@@ -32,7 +34,8 @@ use crate::source::{RuleSource, Sourced};
 ///   change, until the content changes again. A file that cannot be read is an error of each poll.
 ///
 /// A file whose name ends with `.toml` is in TOML, one with `.json` or `.jsonc` in JSON with
-/// comments: see `Policy::from_toml` and `Policy::from_json`.
+/// comments: see `Policy::from_toml` and `Policy::from_json`. If rules of the file have a `store`,
+/// set the stores of the program by [`with_stores`](Self::with_stores).
 ///
 /// ```no_run
 /// use core::time::Duration;
@@ -57,6 +60,8 @@ use crate::source::{RuleSource, Sourced};
 #[derive(Debug)]
 pub struct FileSource {
     path: PathBuf,
+    /// None: a policy takes over those of the policy before.
+    stores: Stores,
     seen: Option<Seen>,
 }
 
@@ -79,8 +84,34 @@ impl FileSource {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
+            stores: Stores::new(),
             seen: None,
         }
+    }
+
+    /// Sets the counter stores for the rules of the file that have a `store`. Default: none, so
+    /// that a policy takes over the stores of the policy before it.
+    ///
+    /// A file with a rule that these stores cannot decide is refused: its `store` is none of them,
+    /// or the store cannot keep one of its limits.
+    ///
+    /// ```no_run
+    /// use portcullis_core::MonotonicClock;
+    /// use portcullis_counters::MemoryCounters;
+    /// use portcullis_policy::{FileSource, LivePolicy, Stores};
+    /// use std::sync::Arc;
+    ///
+    /// let store = MemoryCounters::new(10_000, MonotonicClock::new());
+    /// let stores = Stores::new().with("shared", Arc::new(store));
+    /// let mut file = FileSource::new("/etc/portcullis/policy.toml").with_stores(stores);
+    /// let live = LivePolicy::from_source(&mut file)?;
+    /// # let _ = live;
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_stores(mut self, stores: Stores) -> Self {
+        self.stores = stores;
+        self
     }
 
     /// Returns the path.
@@ -96,14 +127,19 @@ impl FileSource {
 
     fn read(&self, content: Vec<u8>) -> Result<Policy, Problem> {
         let text = String::from_utf8(content).map_err(|_| Problem::NotText)?;
-        match self.path.extension().and_then(OsStr::to_str) {
+        let policy = match self.path.extension().and_then(OsStr::to_str) {
             #[cfg(feature = "toml")]
             Some("toml") => Policy::from_toml(&text),
             #[cfg(feature = "json")]
             Some("json" | "jsonc") => Policy::from_json(&text),
             _ => return Err(Problem::Format),
         }
-        .map_err(Problem::Content)
+        .map_err(Problem::Content)?;
+        if self.stores.names().next().is_none() {
+            return Ok(policy);
+        }
+        let stored = policy.with_stores(self.stores.clone());
+        stored.map_err(Problem::Stores)
     }
 
     fn error(&self, problem: Problem) -> FileSourceError {
@@ -158,7 +194,8 @@ impl RuleSource for FileSource {
     }
 }
 
-/// Why a file is no policy. Its text names each error with its place in the file, one on a line.
+/// Why a file is no policy. Its text names each error, one on a line: those in the content with
+/// their places in the file.
 ///
 /// ```
 /// use portcullis_policy::{FileSource, RuleSource};
@@ -178,6 +215,7 @@ enum Problem {
     NotText,
     Format,
     Content(Vec<FileError>),
+    Stores(Vec<RuleError>),
 }
 
 impl FileSourceError {
@@ -197,6 +235,18 @@ impl FileSourceError {
     }
 }
 
+/// Writes one text on a line.
+fn write_lines(
+    f: &mut fmt::Formatter<'_>,
+    texts: impl Iterator<Item = impl fmt::Display>,
+) -> fmt::Result {
+    for (nth, text) in texts.enumerate() {
+        let separator = if nth == 0 { "" } else { "\n" };
+        write!(f, "{separator}{text}")?;
+    }
+    Ok(())
+}
+
 impl fmt::Display for FileSourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
@@ -213,11 +263,11 @@ impl fmt::Display for FileSourceError {
                 write!(f, "{path}: the name must end with {known}")
             }
             Problem::Content(errors) => {
-                for (nth, error) in errors.iter().enumerate() {
-                    let separator = if nth == 0 { "" } else { "\n" };
-                    write!(f, "{separator}{}", error.in_file(&path.to_string()))?;
-                }
-                Ok(())
+                let path = path.to_string();
+                write_lines(f, errors.iter().map(|error| error.in_file(&path)))
+            }
+            Problem::Stores(errors) => {
+                write_lines(f, errors.iter().map(|error| format!("{path}: {error}")))
             }
         }
     }
