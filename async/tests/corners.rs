@@ -375,7 +375,7 @@ mod forked {
 mod runtimes_that_do_not_run {
     use futures_executor::block_on;
     use portcullis_async::TokioTimer;
-    use portcullis_core::{FixedWindow, Rate, TokenBucket};
+    use portcullis_core::{Concurrency, FixedWindow, Rate, TokenBucket};
     use tokio::runtime::{Builder, Runtime};
 
     use super::*;
@@ -510,6 +510,34 @@ mod runtimes_that_do_not_run {
             assert_eq!(times, [300, 600, 1300, 1600, 2300]);
             thread::sleep(Duration::from_millis(130));
         }
+    }
+
+    #[test]
+    fn all_timers_of_a_runtime_tell_the_same_time_also_once_its_clock_is_paused() {
+        let runtime = one_thread();
+        let first = TokioTimer::of(runtime.handle().clone());
+        runtime.block_on(async {
+            // While it runs, a reading between two readings of another timer is between them.
+            for _ in 0..1_000 {
+                let next = TokioTimer::new();
+                let (before, between, after) = (first.now(), next.now(), first.now());
+                assert!(before <= between && between <= after);
+            }
+            let second = TokioTimer::new();
+            tokio::time::pause();
+            let third = TokioTimer::new();
+            for _ in 0..2 {
+                assert_eq!([second.now(), third.now()], [first.now(); 2]);
+                tokio::time::advance(Duration::from_secs(3)).await;
+            }
+            // A deadline by one of them is reached by a queue of another.
+            let queue = Queue::new(Concurrency::new(1), third, 1).shared();
+            let _held = queue.acquire(1).await.unwrap();
+            let deadline = first.now() + Duration::from_secs(60);
+            let late = queue.acquire(1).until(deadline).await.unwrap_err();
+            assert!(matches!(late, Rejected::Deadline { .. }), "{late:?}");
+            assert!(second.now() >= deadline && second.now() < deadline + Duration::from_millis(2));
+        });
     }
 
     #[test]

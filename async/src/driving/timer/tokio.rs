@@ -6,7 +6,7 @@
 use core::task::{Poll, Waker};
 use core::time::Duration;
 use core::{fmt, mem};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Wake;
 use std::vec::Vec;
 
@@ -22,15 +22,18 @@ use crate::waiting::timer::{ReentrantTimer, Timer};
 /// A timer of tokio. Its clock is [`tokio::time::Instant`], which tests can pause and advance, so
 /// each request reads it. Needs the feature `tokio`.
 ///
+/// **All timers of a runtime tell the same time**, also after its clock has been paused. So a
+/// deadline by one of them is valid for a queue, a layer or a store with another one.
+///
 /// The origin is that of all monotonic clocks of the process, so that a deadline can come from any
-/// [`MonotonicClock`]. The two clocks agree to within the time that creating the timer takes,
-/// usually less than 1 µs, and the timer is never ahead. They differ once the clock of the runtime
-/// has been paused.
+/// [`MonotonicClock`]. The two clocks agree to within the time of a reading, usually less than
+/// 1 µs, and the timer is never ahead. They differ once the clock of the runtime has been paused.
 ///
 /// If the clock of the runtime is paused when its first timer is created, the origin is that
 /// instant, for all timers of the runtime. So a test with a paused clock (`start_paused = true`)
 /// sees the same times in each run, also the edges of windows on a grid. Two runtimes then differ
-/// in their times.
+/// in their times. If all timers of a runtime whose clock ran have been dropped, the next one
+/// counts as the first.
 ///
 /// The resolution is 1 ms. A task of the runtime sleeps until the next alarm. The task starts with
 /// the first alarm and ends when the timer is dropped.
@@ -54,10 +57,7 @@ use crate::waiting::timer::{ReentrantTimer, Timer};
 /// # Ok::<(), portcullis_async::Rejected>(()) }).unwrap();
 /// ```
 pub struct TokioTimer {
-    /// The time of this timer when it was created.
-    begin: Timestamp,
-    /// The time of tokio at that moment, or just after it.
-    begun: Instant,
+    origin: Arc<Origin>,
     alarm: Arc<Alarm>,
 }
 
@@ -230,24 +230,85 @@ impl Drop for Task {
     }
 }
 
-/// The first instant of a timer in each runtime whose clock was paused then. These runtimes are
-/// those of tests, so there are few.
-static PAUSED: Mutex<Vec<(runtime::Id, Instant)>> = Mutex::new(Vec::new());
+/// Which time of a timer is which instant of tokio. All timers of a runtime have the same, so they
+/// tell the same time whatever its clock does.
+#[derive(Clone, Copy)]
+struct Origin {
+    begin: Timestamp,
+    begun: Instant,
+}
 
-/// Returns the time of a timer of `runtime` that is created at the instant `now` of its clock. The
-/// runtime is the current one.
-fn time_of(runtime: &Handle, now: Instant) -> Timestamp {
-    let mut paused = PAUSED.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = paused.iter().find(|(of, _)| *of == runtime.id());
-    let first = known.map(|(_, first)| *first);
-    if first.is_none() && !is_paused() {
-        return MonotonicClock::new().now();
+/// What the timers of a runtime have, if its clock can be paused.
+enum Known {
+    /// The clock was paused when the first timer was created. Such runtimes are those of tests, so
+    /// there are few.
+    Paused(Arc<Origin>),
+    /// The clock ran then. Kept as long as there is a timer of the runtime.
+    Ran(Weak<Origin>),
+}
+
+impl Known {
+    fn origin(&self) -> Option<Arc<Origin>> {
+        match self {
+            Self::Paused(origin) => Some(Arc::clone(origin)),
+            Self::Ran(origin) => origin.upgrade(),
+        }
     }
-    let first = first.unwrap_or_else(|| {
-        paused.push((runtime.id(), now));
-        now
-    });
-    Timestamp::ZERO.saturating_add(now.saturating_duration_since(first))
+}
+
+static KNOWN: Mutex<Vec<(runtime::Id, Known)>> = Mutex::new(Vec::new());
+
+impl Origin {
+    /// That of the timers of `runtime`, which is the current one.
+    fn of(runtime: &Handle) -> Arc<Self> {
+        if runtime.runtime_flavor() == RuntimeFlavor::MultiThread {
+            // Its clock cannot be paused.
+            return Arc::new(Self::of_process());
+        }
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(_, of)| of.origin().is_some());
+        let mut all = known.iter().filter(|(of, _)| *of == runtime.id());
+        if let Some(origin) = all.find_map(|(_, of)| of.origin()) {
+            return origin;
+        }
+        let is_paused = is_paused();
+        let origin = Arc::new(if is_paused {
+            Self {
+                begin: Timestamp::ZERO,
+                begun: Instant::now(),
+            }
+        } else {
+            Self::of_process()
+        });
+        let of = if is_paused {
+            Known::Paused(Arc::clone(&origin))
+        } else {
+            Known::Ran(Arc::downgrade(&origin))
+        };
+        known.push((runtime.id(), of));
+        origin
+    }
+
+    /// That of all timers whose runtime has a clock that runs: the two clocks of the process, read
+    /// once.
+    fn of_process() -> Self {
+        static READ: OnceLock<(Timestamp, std::time::Instant)> = OnceLock::new();
+        let (begin, begun) = *READ.get_or_init(|| {
+            let clock = MonotonicClock::new();
+            // The monotonic clock is read first, so that no timer is ahead of it. Of several
+            // readings the shortest counts: in one of them, this thread may be stopped in between.
+            let readings = (0..8).map(|_| {
+                let read = (clock.now(), std::time::Instant::now());
+                (clock.now().saturating_since(read.0), read)
+            });
+            let shortest = readings.min_by_key(|(length, _)| *length);
+            shortest.map_or_else(|| (clock.now(), std::time::Instant::now()), |(_, read)| read)
+        });
+        Self {
+            begin,
+            begun: Instant::from_std(begun),
+        }
+    }
 }
 
 /// Returns whether the clock of the current runtime stands still while time passes.
@@ -297,14 +358,12 @@ impl TokioTimer {
     /// ```
     #[must_use]
     pub fn of(runtime: Handle) -> Self {
-        let (begin, begun) = {
+        let origin = {
             let _inside = runtime.enter();
             // Panics here if the time driver is not enabled. In a task the panic would go
             // unnoticed.
             drop(sleep(Duration::ZERO));
-            // The monotonic clock is read first, so that the timer is not ahead of it.
-            let begin = time_of(&runtime, Instant::now());
-            (begin, Instant::now())
+            Origin::of(&runtime)
         };
         let alarm = Arc::new_cyclic(|alarm| Alarm {
             set: Mutex::default(),
@@ -313,11 +372,7 @@ impl TokioTimer {
             thread: ThreadTimer::new(),
             look: Waker::from(Arc::new(Look(Weak::clone(alarm)))),
         });
-        Self {
-            begin,
-            begun,
-            alarm,
-        }
+        Self { origin, alarm }
     }
 }
 
@@ -337,14 +392,16 @@ impl Drop for TokioTimer {
 
 impl Clock for TokioTimer {
     fn now(&self) -> Timestamp {
-        self.begin.saturating_add(self.begun.elapsed())
+        let Origin { begin, begun } = *self.origin;
+        begin.saturating_add(begun.elapsed())
     }
 }
 
 impl Timer for TokioTimer {
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
         // An instant that the system cannot represent never comes.
-        let instant = self.begun.checked_add(at.saturating_since(self.begin));
+        let Origin { begin, begun } = *self.origin;
+        let instant = begun.checked_add(at.saturating_since(begin));
         let Some(instant) = instant else {
             return Poll::Pending;
         };
@@ -380,7 +437,7 @@ impl ReentrantTimer for TokioTimer {}
 impl fmt::Debug for TokioTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TokioTimer")
-            .field("begin", &self.begin)
+            .field("begin", &self.origin.begin)
             .finish_non_exhaustive()
     }
 }
