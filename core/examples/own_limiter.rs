@@ -116,7 +116,9 @@ fn main() {
         load.percent.store(percent, Relaxed);
         let now = Timestamp::from_secs(1);
         println!("load {percent} %: {}", reply(&busy, now));
-        println!("with a worker: {}", both.try_acquire_at(now, 1).is_ok());
+        // Holds the worker until the end of this block.
+        let lease = both.try_acquire_at(now, 1);
+        println!("with a worker: {}", lease.is_ok());
     }
 }
 

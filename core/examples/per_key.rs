@@ -13,6 +13,6 @@ fn main() {
     let users = Clocked::new(Keyed::for_keys(per_user, 10_000), MonotonicClock::new());
 
     for user in ["alice", "alice", "alice", "alice", "bob"] {
-        println!("{user}: {}", users.key(user).try_acquire(1).is_ok());
+        println!("{user}: {}", users.key(user).allow(1));
     }
 }

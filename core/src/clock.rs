@@ -34,6 +34,7 @@ pub use crate::time::interval::Interval;
 use crate::leases::lease::Lease;
 use crate::limiter::denied::Denied;
 use crate::limiter::detail::Detail;
+use crate::limiter::queue_limiter::Replenishing;
 use crate::limiter::receipt::Receipt;
 use crate::limiter::{Answer, Ask, How, Idle, Limiter, LimiterExt};
 #[cfg(target_has_atomic = "64")]
@@ -234,6 +235,37 @@ impl<L: Limiter, C: Clock> Clocked<L, C> {
             Ok(receipt) => Ok(Lease::from_grant(&self.limiter, n, receipt)),
             Err(denied) => Err(denied),
         }
+    }
+
+    /// Takes `n` permits that return by time, at the clock's current time, and returns whether it
+    /// got them: see [`LimiterExt::allow_at`].
+    ///
+    /// # Cost
+    ///
+    /// As [`take`](Self::take).
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, ManualClock, Rate, TokenBucket};
+    /// let limit =
+    ///     Clocked::new(TokenBucket::new(Rate::per_second(5), 1), ManualClock::new());
+    /// assert!(limit.allow(1));
+    /// assert!(!limit.allow(1));
+    /// ```
+    ///
+    /// ```compile_fail,E0277
+    /// # use portcullis_core::{Clocked, Concurrency, Timeless};
+    /// let workers = Clocked::new(Concurrency::new(4), Timeless);
+    /// if workers.allow(1) {
+    ///     // The permit would be free again here: keep the lease of `try_acquire`.
+    /// }
+    /// ```
+    #[inline]
+    #[must_use = "the permits are taken"]
+    pub fn allow(&self, n: u32) -> bool
+    where
+        L: Replenishing,
+    {
+        self.try_acquire(n).is_ok()
     }
 
     /// Takes `n` permits at the clock's current time, as [`try_acquire`](Self::try_acquire) does,

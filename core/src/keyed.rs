@@ -67,9 +67,10 @@ use crate::keyed::line_clock::Span;
 use crate::keyed::table::{ATTEMPTS, Table};
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::{Detail, Observer, observed};
+use crate::limiter::queue_limiter::Replenishing;
 use crate::limiter::receipt::{Receipt, Refund};
 use crate::limiter::{Answer, Ask, Back, Hints, Limiter, Read, Reading, Returned, When};
-use crate::rules::{TableRules, Verdict, has_rested, look};
+use crate::rules::{Moved, TableRules, Verdict, has_rested, look};
 use crate::sync::const_unless_loom;
 use crate::time::interval::Interval;
 use crate::time::timestamp::Timestamp;
@@ -1030,6 +1031,11 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for K
     fn locate_hashed(&self, limit: usize, hash: KeyHash) -> Option<Address> {
         (limit < N).then(|| self.table.address(hash, limit, Self::LIMIT_BITS))
     }
+}
+
+impl<R: KeyedRules + Moved, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Replenishing
+    for KeyIn<'_, Keyed<R, M, S, N>>
+{
 }
 
 impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Limiter

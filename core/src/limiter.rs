@@ -60,6 +60,7 @@ use core::ops::Deref;
 use self::undo::UndoOnDrop;
 use crate::leases::lease::Lease;
 use crate::limiter::metadata::{Metadata, Used};
+use crate::limiter::queue_limiter::Replenishing;
 use crate::time::interval::Interval;
 use crate::time::timestamp::Timestamp;
 
@@ -456,6 +457,45 @@ pub trait LimiterExt: Limiter {
     #[inline]
     fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Lease<&Self>, Denied> {
         Lease::try_acquire_at(self, now, n)
+    }
+
+    /// Takes `n` permits that return by time, and returns whether it got them. For a limiter whose
+    /// permits need no lease: a rate or a window.
+    ///
+    /// `try_acquire_at(now, n).is_ok()` drops the lease at once. For permits that return by time,
+    /// that is what this method does. Other permits are released by it before the work begins, so
+    /// such a limiter limits nothing. This method does not compile for it.
+    ///
+    /// ```
+    /// # use portcullis_core::{LimiterExt, Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::new(Rate::per_second(1), 1);
+    /// let now = Timestamp::from_secs(7);
+    /// assert!(bucket.allow_at(now, 1));
+    /// assert!(!bucket.allow_at(now, 1));
+    /// ```
+    ///
+    /// ```compile_fail,E0277
+    /// # use portcullis_core::{Concurrency, LimiterExt, Timestamp};
+    /// let workers = Concurrency::new(4);
+    /// if workers.allow_at(Timestamp::ZERO, 1) {
+    ///     // At most 4 at once? No: the permit would be free again here.
+    /// }
+    /// ```
+    ///
+    /// ```
+    /// # use portcullis_core::Concurrency;
+    /// let workers = Concurrency::new(4);
+    /// if let Ok(_lease) = workers.try_acquire(1) {
+    ///     // At most 4 at once.
+    /// }
+    /// ```
+    #[inline]
+    #[must_use = "the permits are taken"]
+    fn allow_at(&self, now: Timestamp, n: u32) -> bool
+    where
+        Self: Replenishing,
+    {
+        self.try_acquire_at(now, n).is_ok()
     }
 
     /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, and returns what the

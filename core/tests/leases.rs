@@ -2,14 +2,16 @@
 //! has to its limiter.
 
 use core::panic::AssertUnwindSafe;
+use core::time::Duration;
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use portcullis_core::leases::TooFewHeld;
 use portcullis_core::limiter::{Answer, Ask, Back, Idle, Read, Reading, Returned};
+use portcullis_core::queue::Replenishing;
 use portcullis_core::{
-    Concurrency, Counted, Denied, FixedWindow, Lease, Limiter, LimiterExt, Rate, Retry, Timestamp,
-    TokenBucket, Unlimited,
+    AllOf, Clocked, Concurrency, Counted, Denied, FixedWindow, Keyed, KeyedArray, Lease, Limiter,
+    LimiterExt, ManualClock, Rate, Retry, Timestamp, TokenBucket, Unlimited,
 };
 
 const NOW: Timestamp = Timestamp::ZERO;
@@ -31,6 +33,48 @@ fn dropping_a_lease_of_a_limiter_that_refills_by_time_returns_nothing() {
     let mut lease = bucket.try_acquire_at(NOW, 2).unwrap();
     lease.release(1).unwrap();
     assert_eq!((lease.permits(), bucket.available_at(NOW)), (1, 0));
+}
+
+#[test]
+fn permits_that_return_by_time_need_no_lease() {
+    let both = (
+        TokenBucket::new(Rate::per_second(1), 5),
+        FixedWindow::new(3, Duration::from_secs(9)),
+    );
+    let both = AllOf::new(both);
+    assert!(both.allow_at(NOW, 2));
+    assert!(!both.allow_at(NOW, 2), "the window has one more");
+    assert_eq!(both.limits().0.available_at(NOW), 3);
+    let of_any_type: &dyn Replenishing = &both;
+    assert!(of_any_type.allow_at(NOW, 1) && !of_any_type.allow_at(NOW, 1));
+
+    // Nothing counts as held afterwards.
+    let counted = Counted::new(TokenBucket::new(Rate::per_second(1), 5));
+    assert!(counted.allow_at(NOW, 4) && !counted.allow_at(NOW, 2));
+    let counts = counted.counts();
+    assert_eq!(
+        (counts.held, counts.granted.permits, counts.denied.requests),
+        (0, 4, 1)
+    );
+}
+
+#[test]
+fn a_key_of_a_table_of_rates_needs_no_lease() {
+    let bucket = || TokenBucket::new(Rate::per_second(1), 2);
+    let table = Counted::new(Keyed::for_keys(bucket(), 10));
+    assert!(table.key("alice").allow_at(NOW, 2) && !table.key("alice").allow_at(NOW, 1));
+    let counts = table.counts();
+    assert_eq!((counts.held, counts.granted.permits), (0, 2));
+    let clocked = Clocked::new(table, ManualClock::new());
+    assert!(clocked.key("bob").allow(2) && !clocked.key("bob").allow(1));
+    assert!(!clocked.key("alice").allow(1));
+    clocked.clock().advance(Duration::from_secs(1));
+    assert!(clocked.key("alice").allow(1) && !clocked.key("alice").allow(1));
+
+    // Of limiters of any type.
+    let array = KeyedArray::for_keys(bucket, 10);
+    let array = Clocked::new(Arc::new(array), ManualClock::new());
+    assert!(array.owned_key("alice").allow(2) && !array.owned_key("alice").allow(1));
 }
 
 #[test]

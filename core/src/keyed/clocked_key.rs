@@ -12,6 +12,7 @@ use crate::keyed::rule_list::RuleList;
 use crate::leases::lease::Lease;
 use crate::limiter::denied::Denied;
 use crate::limiter::detail::Detail;
+use crate::limiter::queue_limiter::Replenishing;
 use crate::limiter::{Idle, Limiter, LimiterExt};
 
 /// The limiter of one key of a table, joined with a clock: the result of
@@ -159,6 +160,38 @@ impl<P: Deref<Target: Keys>, C: Clock> ClockedKey<P, C> {
             Ok(receipt) => Ok(Lease::from_grant(self.key, n, receipt)),
             Err(denied) => Err(denied),
         }
+    }
+
+    /// Takes `n` permits that return by time, at the clock's current time, and returns whether it
+    /// got them: see [`LimiterExt::allow_at`]. Not for a [`KeyedList`](crate::KeyedList).
+    ///
+    /// # Cost
+    ///
+    /// As [`Clocked::take`].
+    ///
+    /// ```
+    /// # use portcullis_core::{Clocked, Keyed, ManualClock, Rate, TokenBucket};
+    /// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(5), 1), 100);
+    /// let users = Clocked::new(users, ManualClock::new());
+    /// assert!(users.key("alice").allow(1) && users.key("bob").allow(1));
+    /// assert!(!users.key("alice").allow(1));
+    /// ```
+    ///
+    /// ```compile_fail,E0277
+    /// # use portcullis_core::{Clocked, Concurrency, Keyed, ManualClock};
+    /// let users = Keyed::for_keys(Concurrency::new(5), 100);
+    /// let users = Clocked::new(users, ManualClock::new());
+    /// if users.key("alice").allow(1) {
+    ///     // The permit would be free again here: keep the lease of `try_acquire`.
+    /// }
+    /// ```
+    #[inline]
+    #[must_use = "the permits are taken"]
+    pub fn allow<'t>(&'t self, n: u32) -> bool
+    where
+        <P::Target as Keys>::Limiter<'t>: Replenishing,
+    {
+        Clocked::new(&*self.key, &self.clock).try_acquire(n).is_ok()
     }
 
     /// Takes permits as [`try_acquire`](Self::try_acquire) does, and returns what the decision saw:

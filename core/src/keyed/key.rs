@@ -9,8 +9,9 @@ use crate::keyed::line::Address;
 use crate::leases::lease::Lease;
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::Detail;
+use crate::limiter::queue_limiter::Replenishing;
 use crate::limiter::{
-    Answer, Ask, Back, Hints, Limiter, LimiterId, Read, Reading, Returned, forward,
+    Answer, Ask, Back, Hints, Limiter, LimiterExt, LimiterId, Read, Reading, Returned, forward,
 };
 use crate::time::timestamp::Timestamp;
 
@@ -234,6 +235,25 @@ impl<P: Deref<Target: Keys>> Key<P> {
     #[inline]
     pub fn try_acquire_at(self, now: Timestamp, n: u32) -> Result<Lease<Self>, Denied> {
         Lease::try_acquire_at(self, now, n)
+    }
+
+    /// Takes `n` permits that return by time, and returns whether it got them: see
+    /// [`LimiterExt::allow_at`](crate::LimiterExt::allow_at). Not for a
+    /// [`KeyedList`](crate::KeyedList).
+    ///
+    /// ```
+    /// # use portcullis_core::{Keyed, Rate, Timestamp, TokenBucket};
+    /// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(5), 1), 100);
+    /// assert!(users.key("alice").allow_at(Timestamp::ZERO, 1));
+    /// assert!(!users.key("alice").allow_at(Timestamp::ZERO, 1));
+    /// ```
+    #[inline]
+    #[must_use = "the permits are taken"]
+    pub fn allow_at<'t>(&'t self, now: Timestamp, n: u32) -> bool
+    where
+        <P::Target as Keys>::Limiter<'t>: Replenishing,
+    {
+        LimiterExt::try_acquire_at(&**self, now, n).is_ok()
     }
 
     /// Takes permits as [`try_acquire_at`](Self::try_acquire_at) does, and returns what the

@@ -44,7 +44,7 @@ use crate::keyed::seed::Seed;
 use crate::keyed::table::{ATTEMPTS, KeyedStatistics, Table};
 use crate::limiter::denied::{Denied, Retry};
 use crate::limiter::detail::Detail;
-use crate::limiter::queue_limiter::QueueLimiter;
+use crate::limiter::queue_limiter::{QueueLimiter, Replenishing};
 use crate::limiter::receipt::Receipt;
 use crate::limiter::{
     Answer, Ask, Back, Hints, How, Idle, Limiter, LimiterExt, Read, Reading, Returned, Tell, When,
@@ -748,6 +748,11 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher>
         }
         decision.into()
     }
+}
+
+impl<L: Replenishing, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Replenishing
+    for KeyIn<'_, KeyedArray<L, A, M, S>>
+{
 }
 
 impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Limiter

@@ -20,6 +20,12 @@ use crate::time::timestamp::Timestamp;
 /// tokens or places in a window, are not affected by it: dropping a lease of such a limiter
 /// compiles to nothing.
 ///
+/// **Keep the lease while you work.** `if limit.try_acquire(1).is_ok() { work() }` drops it before
+/// the work begins, so a concurrency limit limits nothing. Write `if let Ok(_lease) =
+/// limit.try_acquire(1) { work() }`, or `let Ok(_lease) = limit.try_acquire(1) else { ... }`. No
+/// lint of Rust notices the difference. So ask a limiter whose permits return by time with
+/// [`LimiterExt::allow_at`], which does not compile for the others.
+///
 /// `P` points to the limiter: `&L`, `&'static L`, `Arc<L>` or any other `Deref`.
 ///
 /// ```

@@ -174,8 +174,9 @@ pub enum PassedOn {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "permits of `{Self}` do not return by time alone",
-    label = "a queue cannot own a pointer to it: a permit that is released directly to the limiter wakes no waiter of the queue",
-    note = "pass the limiter by value; to limit both a part and the whole, give the whole a queue of its own, and acquire from both queues, one after the other"
+    label = "its permits must be held: they are free again once their lease is dropped",
+    note = "keep the lease during the work: `let Ok(_lease) = limit.try_acquire(1) else {{ ... }};`",
+    note = "a queue cannot own a pointer to it: a permit that is released directly to the limiter wakes no waiter of the queue; pass the limiter by value; to limit both a part and the whole, give the whole a queue of its own, and acquire from both queues, one after the other"
 )]
 pub trait Replenishing: Limiter {}
 

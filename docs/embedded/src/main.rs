@@ -17,7 +17,7 @@ use cortex_m_semihosting::debug::{self, EXIT_SUCCESS};
 use cortex_m_semihosting::hprintln;
 use panic_semihosting as _;
 use portcullis_async::{InterruptLock, NoTimer, Queue, Rejected};
-use portcullis_core::{Clock, Clocked, Rate, SettingsError, Timestamp, TokenBucket};
+use portcullis_core::{Clock, Clocked, LimiterExt, Rate, SettingsError, Timestamp, TokenBucket};
 
 /// 20 messages per second, and up to 5 at once.
 static UPLINK: Clocked<TokenBucket, SysTickClock> =
@@ -113,7 +113,7 @@ fn main() -> ! {
     let end = SysTickClock.now() + Duration::from_millis(200);
     let mut sent = 0;
     while SysTickClock.now() < end {
-        if UPLINK.try_acquire(1).is_ok() {
+        if UPLINK.allow(1) {
             sent += 1;
         }
     }
@@ -126,8 +126,8 @@ fn main() -> ! {
     assert!((30..=33).contains(&took.as_millis()));
 
     let limit = configured(5, 2).expect("settings that fit");
-    assert!(limit.try_acquire_at(SysTickClock.now(), 2).is_ok());
-    assert!(limit.try_acquire_at(SysTickClock.now(), 1).is_err());
+    assert!(limit.allow_at(SysTickClock.now(), 2));
+    assert!(!limit.allow_at(SysTickClock.now(), 1));
 
     debug::exit(EXIT_SUCCESS);
     loop {
