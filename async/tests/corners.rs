@@ -538,6 +538,14 @@ mod runtimes_that_do_not_run {
             assert!(matches!(late, Rejected::Deadline { .. }), "{late:?}");
             assert!(second.now() >= deadline && second.now() < deadline + Duration::from_millis(2));
         });
+        // With threads the clock always runs, so two readings differ. The origins are shown.
+        let runtimes = [threads(), threads()];
+        let timer = |runtime: &Runtime| TokioTimer::of(runtime.handle().clone());
+        let shown = runtimes.each_ref().map(|of| format!("{:?}", timer(of)));
+        assert_eq!(
+            [&shown[1]; 2],
+            [&shown[0], &format!("{:?}", timer(&runtimes[0]))]
+        );
     }
 
     #[test]

@@ -25,12 +25,15 @@ use core::pin::pin;
 use core::time::Duration;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Request;
 use http_body::Body as _;
 use metrics::set_default_local_recorder;
-use portcullis_policy::{FileSource, LivePolicy};
+use portcullis_core::MonotonicClock;
+use portcullis_counters::MemoryCounters;
+use portcullis_policy::{FileSource, LivePolicy, Stores};
 use tonic::body::Body;
 use tonic::transport::Endpoint;
 use tonic::transport::server::TcpIncoming;
@@ -41,13 +44,14 @@ use server::{Client, Received};
 
 const OCELOT: &str = include_str!("../examples/ocelot.json");
 
-const AXUM: &str = include_str!("../examples/axum.toml");
+const AXUM: &str = include_str!("../examples/limits.toml");
 
-/// The policy of a file, which has the name and the text, and the file.
+/// The policy of a file, which has the name and the text, and the file. Its store is in memory.
 fn live(name: &str, text: &str) -> (LivePolicy, FileSource) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&path, text).unwrap();
-    let mut file = FileSource::new(path);
+    let store = Arc::new(MemoryCounters::new(100, MonotonicClock::new()));
+    let mut file = FileSource::new(path).with_stores(Stores::new().with("shared", store));
     (LivePolicy::from_source(&mut file).unwrap(), file)
 }
 

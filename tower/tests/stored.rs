@@ -14,6 +14,7 @@ use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::SeqCst;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -22,7 +23,9 @@ use axum::routing::get;
 use http::{Request, Response};
 use portcullis_core::{Clock, ManualClock, Timestamp};
 use portcullis_counters::{CounterStore, StoreError};
-use portcullis_policy::{Conditions, Key, Kind, Limit, LivePolicy, Policy, Rule, Stores};
+use portcullis_policy::{
+    Conditions, FileSource, Key, Kind, Limit, LivePolicy, Policy, Rule, Stores,
+};
 use portcullis_tower::fields::Generation;
 use portcullis_tower::{
     AxumBody, ByLivePolicy, ByPolicy, DecideOrWait, DenialBody, DenialSettings, RateLimitLayer,
@@ -474,6 +477,38 @@ async fn one_file_limits_keys_addresses_and_the_service_in_one_layer_with_redis(
         assert_eq!(passed.status, status);
     }
     until(|| left_here(&policy, "b") == [0, 100]).await;
+}
+
+/// A live policy has the stores from its first file on, and keeps them when the file changes.
+#[tokio::test]
+async fn a_file_that_is_read_again_keeps_what_its_limits_have_granted_in_redis() {
+    let Some(server) = redis_server::Server::start() else {
+        return;
+    };
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stored-live.toml");
+    let write = |limit: &str| {
+        let rule = format!("name = 'all'\nkey = ['header:X-Api-Key']\nlimits = ['{limit}']");
+        let text = format!("stores = ['shared']\n[[rules]]\n{rule}\nstore = 'shared'\n");
+        std::fs::write(&path, text).unwrap();
+    };
+    write("3/h");
+    let store: Arc<dyn CounterStore> = Arc::new(server.store());
+    let mut file = FileSource::new(&path).with_stores(Stores::new().with("shared", store));
+    let live = LivePolicy::from_source(&mut file).unwrap();
+    let layer = RateLimitLayer::builder(ByLivePolicy::new(live.clone()))
+        .for_axum()
+        .build_waiting();
+    let router = Router::new().fallback(async || "served").layer(layer);
+    let mut client = Client::connect(serve(router).await).await;
+    for status in [200, 200, 200, 429] {
+        assert_eq!(client.get("/", &["X-Api-Key: a"]).await.status, status);
+    }
+    write("5/h");
+    let mut poll = || live.refresh_at(live.load().now(), &mut file).unwrap();
+    assert!(poll().is_none() && poll().is_some());
+    for status in [200, 200, 429] {
+        assert_eq!(client.get("/", &["X-Api-Key: a"]).await.status, status);
+    }
 }
 
 /// What waits is decided once, when the wait has ended.

@@ -1,5 +1,5 @@
-//! Compiles each program of the README against the manifest that is printed above it, and runs
-//! those that end.
+//! Compiles each program of the README and of the guide to HTTP services against the manifest that
+//! is printed above it, and runs those that end. Of a program with tests, it runs the tests.
 //!
 //! Each program is a package of its own, which lies below the target directory. It depends on the
 //! libraries of this repository where the README says `../portcullis`, and on nothing that its
@@ -11,14 +11,38 @@ use crate::command::{self, Check};
 use crate::context::Context;
 use crate::files;
 
+/// The guide that is one program.
+const GUIDE: &str = "docs/http.md";
+
 /// A program, and the manifest above it.
 struct Program {
     title: String,
     manifest: String,
+    /// The file of limits beside the program: the block `toml` after the manifest.
+    limits: Option<String>,
+    /// The blocks `rust`, one below the other.
     text: String,
 }
 
 impl Program {
+    /// Reads the program of a section. `None` if there is none.
+    fn read(title: String, section: &str) -> Result<Option<Self>, String> {
+        let text: Vec<String> = blocks("rust", section).collect();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let mut settings = blocks("toml", section);
+        let manifest = settings
+            .next()
+            .ok_or_else(|| format!("`{title}` has a program without a manifest"))?;
+        Ok(Some(Self {
+            title,
+            manifest,
+            limits: settings.next(),
+            text: text.join("\n"),
+        }))
+    }
+
     /// The name of the package: the title in lower case, with hyphens.
     fn name(&self) -> String {
         let lower = self.title.to_lowercase();
@@ -31,6 +55,19 @@ impl Program {
     /// Whether the program ends by itself. A service does not, and a library is no program.
     fn ends(&self) -> bool {
         self.text.contains("fn main()") && !self.text.contains("serve(")
+    }
+
+    fn has_tests(&self) -> bool {
+        self.text.contains("#[cfg(test)]")
+    }
+
+    /// What `cargo` does with it.
+    fn command(&self) -> &'static str {
+        match (self.has_tests(), self.ends()) {
+            (true, _) => "test",
+            (false, true) => "run",
+            (false, false) => "check",
+        }
     }
 
     fn file(&self) -> &'static str {
@@ -52,13 +89,15 @@ impl Program {
 }
 
 pub(crate) fn check(context: &Context) -> Check {
-    let programs = programs(&files::read(&context.root.join("README.md"))?)?;
+    let read = |file: &str| files::read(&context.root.join(file));
+    let mut programs = programs(&read("README.md")?)?;
+    programs.extend(Program::read("guide".to_owned(), &read(GUIDE)?)?);
     let folder = context.target_dir("readme");
     write(&context.root, &folder, &programs)?;
     for program in &programs {
         // One by one: the features that another program needs must not be there.
         let mut cargo = context.cargo();
-        cargo.arg(if program.ends() { "run" } else { "check" });
+        cargo.arg(program.command());
         cargo.args(["--quiet", "--package", &program.name()]);
         cargo.arg("--manifest-path").arg(folder.join("Cargo.toml"));
         cargo.arg("--target-dir").arg(folder.join("target"));
@@ -72,20 +111,20 @@ fn programs(readme: &str) -> Result<Vec<Program>, String> {
     let mut programs = Vec::new();
     for section in readme.split("\n### ").skip(1) {
         let title = section.lines().next().unwrap_or_default().to_owned();
-        let block = |kind: &str| {
-            let (_, text) = section.split_once(&format!("```{kind}\n"))?;
-            text.split_once("```").map(|(text, _)| text.to_owned())
-        };
-        let Some(text) = block("rust") else { continue };
-        let manifest = block("toml")
-            .ok_or_else(|| format!("README.md: `{title}` has a program without a manifest"))?;
-        programs.push(Program {
-            title,
-            manifest,
-            text,
-        });
+        programs.extend(Program::read(title, section)?);
     }
     Ok(programs)
+}
+
+/// Returns the texts of the blocks of a kind.
+fn blocks<'t>(kind: &str, text: &'t str) -> impl Iterator<Item = String> + use<'t> {
+    let begin = format!("```{kind}\n");
+    let mut rest = text;
+    core::iter::from_fn(move || {
+        let (block, after) = rest.split_once(&begin)?.1.split_once("```")?;
+        rest = after;
+        Some(block.to_owned())
+    })
 }
 
 /// Writes the packages, and a workspace around them with the versions of this repository.
@@ -110,6 +149,9 @@ fn write(root: &Path, folder: &Path, programs: &[Program]) -> Result<(), String>
         let package = folder.join(&name);
         files::write(&package.join("Cargo.toml"), &manifest)?;
         files::write(&package.join("src").join(program.file()), &program.text)?;
+        if let Some(limits) = &program.limits {
+            files::write(&package.join("src/limits.toml"), limits)?;
+        }
     }
     Ok(())
 }
@@ -146,6 +188,15 @@ mod tests {
             ("x = 1\n", "main.rs")
         );
         assert!(program.ends());
+        let guide =
+            "```toml\nx\n```\n```toml\ny\n```\n```rust\na\n```\n```rust\n#[cfg(test)]\n```\n";
+        let guide = Program::read("guide".to_owned(), guide).expect("a manifest");
+        let guide = guide.expect("a program");
+        assert_eq!(guide.limits.as_deref(), Some("y\n"));
+        assert_eq!(
+            (guide.text.as_str(), guide.command()),
+            ("a\n\n#[cfg(test)]\n", "test")
+        );
         let without = "### One\n```rust\nfn main() {}\n```\n";
         assert!(super::programs(&format!("a\n{without}")).is_err());
     }

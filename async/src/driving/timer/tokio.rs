@@ -302,7 +302,10 @@ impl Origin {
                 (clock.now().saturating_since(read.0), read)
             });
             let shortest = readings.min_by_key(|(length, _)| *length);
-            shortest.map_or_else(|| (clock.now(), std::time::Instant::now()), |(_, read)| read)
+            shortest.map_or_else(
+                || (clock.now(), std::time::Instant::now()),
+                |(_, read)| read,
+            )
         });
         Self {
             begin,
