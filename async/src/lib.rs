@@ -31,7 +31,7 @@
 //! | wait by key | [`KeyedQueue`], [`QueueKey`], [`QueueKeyLimiter`] |
 //! | set options, count, drive and close a queue of either kind | [`LimiterQueue`], [`Order`], [`Oversized`] |
 //! | wake waits at their time | [`ThreadTimer`], [`TokioTimer`], [`AsyncIoTimer`], `EmbassyTimer`; [`NoTimer`], [`Next`]; [`Drive`]; [`Timer`], [`ReentrantTimer`], [`QueueClock`] and [`DeadlineClock`] for your own |
-//! | observe a queue | [`QueueCounts`], [`Hook`], [`Waited`], [`Outcome`], [`LimiterView`] |
+//! | observe a queue | [`QueueCounts`], [`Hook`], [`Waited`], [`WaitEnd`], [`LimiterView`] |
 //! | choose a lock | [`DefaultLock`], [`ThreadLock`], `InterruptLock`; [`RawLock`] for your own |
 //! | limit channels, streams and I/O | [`channel`], [`stream`], [`io`]; [`Refused`] |
 //! | set the permits of an item | [`Weight`], [`PerItem`] |
@@ -116,7 +116,7 @@ pub use queues::keyed_queue::{KeyedQueue, QueueKey, QueueKeyLimiter};
 pub use queues::limiter_queue::LimiterQueue;
 pub use queues::limiter_view::LimiterView;
 pub use queues::queue::Queue;
-pub use waiting::hook::{Hook, Outcome, Waited};
+pub use waiting::hook::{Hook, WaitEnd, Waited};
 pub use waiting::options::{Order, Oversized};
 pub use waiting::queue_clock::{DeadlineClock, NoTimer, QueueClock};
 pub use waiting::rejected::Rejected;

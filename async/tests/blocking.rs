@@ -174,7 +174,7 @@ mod by_turns {
     use super::*;
     use core::sync::atomic::{AtomicU64, Ordering};
 
-    use portcullis_async::{Hook, Next, Outcome, ThreadTimer, Waited};
+    use portcullis_async::{Hook, Next, ThreadTimer, WaitEnd, Waited};
     use portcullis_core::ManualClock;
     use support::{Hand, Shared, queue};
 
@@ -314,7 +314,7 @@ mod by_turns {
 
     impl Hook for Later {
         fn left(&self, waited: &Waited) {
-            if waited.outcome == Outcome::Granted {
+            if waited.outcome == WaitEnd::Granted {
                 self.1
                     .set(hours(1 + self.0.fetch_add(1, Ordering::Relaxed)));
             }

@@ -7,7 +7,7 @@ use core::task::{Context, Waker};
 use std::sync::Arc;
 
 use portcullis_async::{KeyedQueue, Order, QueueKey};
-use portcullis_core::keyed::{Address, ConcurrencyRules, Key, KeyHash, Line, Seed};
+use portcullis_core::keyed::{Address, ConcurrencyRules, KeyHash, Line, Seed, TableKey};
 use portcullis_core::queue::{Keys, QueueKeys};
 use portcullis_core::{AllOf, Concurrency, Keyed, Limiter, Timeless, Timestamp};
 
@@ -20,10 +20,10 @@ struct WithTotal {
 }
 
 impl Keys for WithTotal {
-    type Limiter<'t> = AllOf<(Key<&'t Table>, &'t Concurrency)>;
+    type Limiter<'t> = AllOf<(TableKey<&'t Table>, &'t Concurrency)>;
 
     fn limiter_at<'t>(&'t self, address: &'t Address) -> Self::Limiter<'t> {
-        AllOf::new((Key::at(&self.table, *address), &*self.total))
+        AllOf::new((TableKey::at(&self.table, *address), &*self.total))
     }
     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
         self.table.hash_of(key)
@@ -124,7 +124,7 @@ fn a_take_in_turn_may_overtake_older_requests_if_the_newest_is_first() {
 }
 
 fn waits_address(queue: &Queue, key: &str) -> Address {
-    queue.change(|table| Key::new(table, key).address())
+    queue.change(|table| TableKey::new(table, key).address())
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod support;
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use portcullis_async::{Hook, Order, Outcome, Queue, Rejected, Waited};
+use portcullis_async::{Hook, Order, Queue, Rejected, WaitEnd, Waited};
 use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
 use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{Concurrency, Keyed, Rate, Timestamp, TokenBucket};
@@ -13,7 +13,7 @@ use support::{Hand, Task, now, permits};
 
 /// Records the calls of the hook.
 #[derive(Default)]
-struct Told(Mutex<Vec<(u32, Duration, Outcome)>>);
+struct Told(Mutex<Vec<(u32, Duration, WaitEnd)>>);
 
 impl Hook for Told {
     fn left(&self, waited: &Waited) {
@@ -23,14 +23,14 @@ impl Hook for Told {
 }
 
 impl Told {
-    fn all(&self) -> MutexGuard<'_, Vec<(u32, Duration, Outcome)>> {
+    fn all(&self) -> MutexGuard<'_, Vec<(u32, Duration, WaitEnd)>> {
         // Also while a test fails.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The calls since the last time: permits, milliseconds, and the outcome.
     #[track_caller]
-    fn are<const N: usize>(&self, all: [(u32, u64, Outcome); N]) {
+    fn are<const N: usize>(&self, all: [(u32, u64, WaitEnd); N]) {
         let told = core::mem::take(&mut *self.all());
         assert_eq!(
             told,
@@ -69,10 +69,10 @@ fn a_grant_reports_the_time_in_the_queue_whenever_it_is_claimed() {
     told.are([]);
     millis(&queue, 500);
     drop(one.outcome().unwrap());
-    told.are([(1, 30, Outcome::Granted)]);
+    told.are([(1, 30, WaitEnd::Granted)]);
     millis(&queue, 900);
     drop(two.outcome().unwrap());
-    told.are([(2, 400, Outcome::Granted)]);
+    told.are([(2, 400, WaitEnd::Granted)]);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_grant_claimed_late_reports_its_own_instant() {
     queue.advance();
     millis(&queue, 999);
     drop(wait.outcome().unwrap());
-    told.are([(2, 200, Outcome::Granted)]);
+    told.are([(2, 200, WaitEnd::Granted)]);
 }
 
 #[test]
@@ -118,23 +118,23 @@ fn each_end_of_a_wait_is_reported_as_its_outcome() {
     millis(&queue, 10);
     let exceeds = Task::waiting(queue.acquire(4));
     assert!(evicted.outcome().is_err());
-    told.are([(3, 10, Outcome::Evicted)]);
+    told.are([(3, 10, WaitEnd::Evicted)]);
     millis(&queue, 30);
     queue.change(|limit| limit.set_limit(3)).unwrap();
     assert!(exceeds.outcome().is_err());
-    told.are([(4, 20, Outcome::ExceedsCapacity)]);
+    told.are([(4, 20, WaitEnd::ExceedsCapacity)]);
     let late = Task::waiting(queue.acquire(1).until(Timestamp::from_millis(37)));
     millis(&queue, 37);
     queue.advance();
     assert!(late.outcome().is_err());
-    told.are([(1, 7, Outcome::Deadline)]);
+    told.are([(1, 7, WaitEnd::Deadline)]);
     let (cancelled, closed) = (
         Task::waiting(queue.acquire(2)),
         Task::waiting(queue.acquire(1)),
     );
     millis(&queue, 40);
     drop(cancelled);
-    told.are([(2, 3, Outcome::Cancelled)]);
+    told.are([(2, 3, WaitEnd::Cancelled)]);
     millis(&queue, 42);
     queue.close();
     millis(&queue, 50);
@@ -142,7 +142,7 @@ fn each_end_of_a_wait_is_reported_as_its_outcome() {
         permits(closed.outcome()),
         Err(Rejected::Closed { permits: 1 })
     );
-    told.are([(1, 5, Outcome::Closed)]);
+    told.are([(1, 5, WaitEnd::Closed)]);
     drop(held);
     told.are([]);
 }
@@ -157,22 +157,22 @@ fn a_wait_that_is_settled_and_then_dropped_is_reported() {
     millis(&queue, 10);
     let granted = Task::waiting(queue.acquire(1));
     drop(evicted);
-    told.are([(1, 10, Outcome::Evicted)]);
+    told.are([(1, 10, WaitEnd::Evicted)]);
     millis(&queue, 15);
     drop(held);
     millis(&queue, 20);
     drop(granted);
-    told.are([(1, 5, Outcome::Granted)]);
+    told.are([(1, 5, WaitEnd::Granted)]);
     let _held = now(queue.acquire(1)).unwrap();
     let late = Task::waiting(queue.acquire(1).until(Timestamp::from_millis(25)));
     millis(&queue, 25);
     queue.advance();
     drop(late);
-    told.are([(1, 5, Outcome::Deadline)]);
+    told.are([(1, 5, WaitEnd::Deadline)]);
     let closed = Task::waiting(queue.acquire(1));
     queue.close();
     drop(closed);
-    told.are([(1, 0, Outcome::Closed)]);
+    told.are([(1, 0, WaitEnd::Closed)]);
 }
 
 #[test]
@@ -245,5 +245,5 @@ fn a_keyed_queue_calls_its_hook() {
     queue.clock().set(Timestamp::from_millis(7));
     drop(held);
     assert_eq!(permits(wait.outcome()), Ok(1));
-    told.are([(1, 7, Outcome::Granted)]);
+    told.are([(1, 7, WaitEnd::Granted)]);
 }

@@ -16,7 +16,7 @@ use std::thread;
 
 use allocations::allocations;
 use portcullis_async::{
-    Acquire, KeyedQueue, Next, Order, Outcome, QueueClock, QueueKey, Rejected, ThreadTimer, Waited,
+    Acquire, KeyedQueue, Next, Order, QueueClock, QueueKey, Rejected, ThreadTimer, WaitEnd, Waited,
 };
 use portcullis_core::keyed::{ConcurrencyRules, FixedWindowRules, Line, Seed, TokenBucketRules};
 use portcullis_core::queue::{Keys, QueueKeys};
@@ -1006,7 +1006,7 @@ fn a_hook_observes_the_waits_of_all_keys<K: Kind>() {
     queue.clock().set(secs(3));
     drop(held);
     drop((one.outcome(), two));
-    let granted = |secs| (1, Duration::from_secs(secs), Outcome::Granted);
+    let granted = |secs| (1, Duration::from_secs(secs), WaitEnd::Granted);
     assert_eq!(
         *told.lock().unwrap(),
         [granted(3), granted(2)],

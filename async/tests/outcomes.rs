@@ -7,7 +7,7 @@ mod support;
 use core::time::Duration;
 
 use portcullis_async::{KeyedQueue, Queue, Rejected};
-use portcullis_core::builder::Threshold;
+use portcullis_core::builder::EscalationThreshold;
 use portcullis_core::{
     AllOf, Concurrency, Denied, Escalation, KeyedArray, ManualClock, Penalty, Timestamp,
 };
@@ -153,7 +153,7 @@ fn the_penalty_of_one_key_does_not_start_by_attempts() {
 
 #[test]
 fn a_denied_attempt_starts_no_hold_and_a_late_request_does() {
-    let all = Threshold {
+    let all = EscalationThreshold {
         used: 4,
         hold: WAIT,
         decision: "all",

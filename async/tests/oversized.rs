@@ -2,7 +2,7 @@
 
 mod support;
 
-use portcullis_async::{Order, Outcome, Oversized, Queue, Rejected, Waited};
+use portcullis_async::{Order, Oversized, Queue, Rejected, WaitEnd, Waited};
 use portcullis_core::state::Carry;
 use portcullis_core::{AdjustableBucket, Concurrency, ManualClock, Rate, Retry, Timestamp};
 use support::{Hand, Task, now, permits, queue};
@@ -158,5 +158,5 @@ fn the_hook_learns_of_a_granted_large_request() {
     let wait = Task::waiting(queue.acquire(1));
     queue.change(|limit| limit.set_limit(1)).unwrap();
     assert_eq!(permits(wait.outcome()), Ok(1));
-    assert_eq!(*told.lock().unwrap(), [Outcome::Granted]);
+    assert_eq!(*told.lock().unwrap(), [WaitEnd::Granted]);
 }

@@ -18,5 +18,5 @@ pub use crate::limiters::token_bucket::TokenBucketBuilder;
 pub use crate::limiters::warming_bucket::WarmingBucketBuilder;
 pub use crate::sometimes::SometimesBuilder;
 pub use crate::word::settings::Setting;
-pub use crate::wrappers::escalation::{EscalationBuilder, Threshold};
+pub use crate::wrappers::escalation::{EscalationBuilder, EscalationThreshold};
 pub use crate::wrappers::penalty::{PenaltyBuilder, PenaltySettings};

@@ -28,7 +28,7 @@ pub(crate) mod table;
 
 pub use self::clocked_key::ClockedKey;
 pub use self::into_rules::{IntoRuleList, IntoRules};
-pub use self::key::{Key, KeyLimiter};
+pub use self::key::{KeyLimiter, TableKey};
 pub use self::key_hash::KeyHash;
 pub use self::keyed_array::KeyedArray;
 pub use self::keyed_list::KeyedList;
@@ -502,8 +502,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// );
     /// ```
     #[inline]
-    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<&Self> {
-        Key::new(self, key)
+    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> TableKey<&Self> {
+        TableKey::new(self, key)
     }
 
     /// Returns the limiter of `key` under the limit with index `limit`, from 0. Returns `None` if
@@ -520,12 +520,12 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// assert!(table.key_of(1, "alice").is_some() && table.key_of(2, "alice").is_none());
     /// ```
     #[inline]
-    pub fn key_of<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Key<&Self>> {
-        Key::of(self, limit, key)
+    pub fn key_of<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<TableKey<&Self>> {
+        TableKey::of(self, limit, key)
     }
 
     /// As [`key`](Self::key), for a key whose hash is known. For a table with several limits, see
-    /// [`Key::hashed`].
+    /// [`TableKey::hashed`].
     ///
     /// # Cost
     ///
@@ -539,13 +539,13 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// assert_eq!(table.key_hashed(alice).address(), table.key("alice").address());
     /// ```
     #[inline]
-    pub fn key_hashed(&self, hash: KeyHash) -> Key<&Self> {
-        Key::at(self, self.locate_first(hash))
+    pub fn key_hashed(&self, hash: KeyHash) -> TableKey<&Self> {
+        TableKey::at(self, self.locate_first(hash))
     }
 
     /// As [`key`](Self::key), with a share of the table instead of a borrow. So the key and its
     /// leases can move to another thread or to a task that is spawned. For other pointers, and for
-    /// a table with several limits, see [`Key::new`] and [`Key::of`]. Needs the feature `std`.
+    /// a table with several limits, see [`TableKey::new`] and [`TableKey::of`]. Needs the feature `std`.
     ///
     /// # Cost
     ///
@@ -562,8 +562,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     #[cfg(feature = "std")]
-    pub fn owned_key<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> Key<Arc<Self>> {
-        Key::new(Arc::clone(self), key)
+    pub fn owned_key<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> TableKey<Arc<Self>> {
+        TableKey::new(Arc::clone(self), key)
     }
 
     /// Returns the rules of the limits, in order. Permits cannot be taken from rules. The rules of

@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use draws::Draws;
 use portcullis_core::counts::{Counts, Tally};
-use portcullis_core::keyed::{ConcurrencyRules, Key, Line, Seed, TokenBucketRules};
+use portcullis_core::keyed::{ConcurrencyRules, Line, Seed, TableKey, TokenBucketRules};
 use portcullis_core::{
     AllOf, Clocked, Concurrency, Counted, Denied, FixedWindow, Keyed, KeyedArray, Lease, Limiter,
     ManualClock, Penalty, Rate, Timestamp, TokenBucket,
@@ -242,7 +242,7 @@ fn a_clock_and_a_pointer_change_no_count() {
     let lease = clocked.owned_key("alice").try_acquire(2);
     assert!(clocked.owned_key("alice").try_acquire(1).is_err());
     assert!(
-        Key::new(&table, "bob")
+        TableKey::new(&table, "bob")
             .try_acquire_at(Timestamp::ZERO, 3)
             .is_err()
     );

@@ -11,7 +11,7 @@ mod draws;
 use core::time::Duration;
 
 use draws::Draws;
-use portcullis_core::builder::{Setting, Threshold};
+use portcullis_core::builder::{EscalationThreshold, Setting};
 use portcullis_core::limiter::Idle;
 use portcullis_core::state::Word;
 use portcullis_core::{
@@ -36,8 +36,8 @@ enum Advice {
     Stop,
 }
 
-const fn threshold<D>(used: u64, seconds: u64, decision: D) -> Threshold<D> {
-    Threshold {
+const fn threshold<D>(used: u64, seconds: u64, decision: D) -> EscalationThreshold<D> {
+    EscalationThreshold {
         used,
         hold: Duration::from_secs(seconds),
         decision,
@@ -279,7 +279,7 @@ fn agrees_with_a_model_that_never_wraps<W: Word>() {
             draws.within(7, 12),
             draws.within(13, 25),
         ];
-        let of = |index: usize| Threshold {
+        let of = |index: usize| EscalationThreshold {
             used: used[index],
             hold: Duration::from_nanos(holds[index]),
             decision: index,
@@ -339,7 +339,7 @@ fn agrees_with_a_model_that_never_wraps<W: Word>() {
 }
 
 fn thresholds_that_do_not_rise_are_refused<W: Word>() {
-    let build = |thresholds: [Threshold<()>; 2]| {
+    let build = |thresholds: [EscalationThreshold<()>; 2]| {
         Escalation::builder(Unlimited, thresholds)
             .build_on::<W>()
             .map(drop)
@@ -361,7 +361,7 @@ fn thresholds_that_do_not_rise_are_refused<W: Word>() {
     assert_eq!(build([at(2), at(2)]), too_small(3));
     assert_eq!(build([at(9), at(2)]), too_small(10));
     assert_eq!(build([at(u64::MAX), at(u64::MAX)]), too_small(u64::MAX));
-    let long = Threshold {
+    let long = EscalationThreshold {
         used: 3,
         hold: Duration::MAX,
         decision: (),
@@ -391,7 +391,7 @@ fn without_thresholds_nothing_is_decided() {
 
 #[test]
 fn a_grant_that_a_composition_rolls_back_starts_no_hold() {
-    let warn = Threshold {
+    let warn = EscalationThreshold {
         used: 1,
         hold: 5 * SECOND,
         decision: "warn",
@@ -442,7 +442,7 @@ fn a_grant_that_a_composition_rolls_back_starts_no_hold() {
 #[test]
 fn in_a_composition_only_a_denial_by_the_inner_limiter_starts_holds() {
     let threshold = || {
-        [Threshold {
+        [EscalationThreshold {
             used: 2,
             hold: 5 * SECOND,
             decision: (),

@@ -18,7 +18,7 @@ use std::thread;
 
 use draws::Draws;
 use limiters::{Back, Denial, ForEach, Kind, Subject};
-use portcullis_core::builder::Threshold;
+use portcullis_core::builder::EscalationThreshold;
 use portcullis_core::composition::DetailBy;
 use portcullis_core::limiter::{Answer, Ask, Detail, Idle, Read, Reading, Returned};
 use portcullis_core::{
@@ -156,7 +156,7 @@ fn each_wrapper_tells_what_its_decision_left() {
     });
     follow_many(true, || Penalty::new(Concurrency::new(8), wait));
     follow_many(false, || {
-        let high = Threshold {
+        let high = EscalationThreshold {
             used: 6,
             hold: wait,
             decision: "high",
@@ -567,7 +567,7 @@ fn a_grant_of_a_composition_within_a_composition_tells_of_the_fewest_permits_lef
         (FixedWindow::new(40, minute), FixedWindow::new(30, minute)),
         10,
     );
-    let threshold = || Threshold {
+    let threshold = || EscalationThreshold {
         used: 6,
         hold: SECOND,
         decision: "high",

@@ -24,8 +24,8 @@ use std::sync::Arc;
 use draws::Draws;
 use portcullis_core::builder::{FixedWindowBuilder, TokenBucketBuilder};
 use portcullis_core::keyed::{
-    ConcurrencyRules, FixedWindowRules, Key, KeyHash, KeyedRules, KeyedStatistics, Line,
-    RandomSeed, Seed, SeedFixed, TokenBucketRules,
+    ConcurrencyRules, FixedWindowRules, KeyHash, KeyedRules, KeyedStatistics, Line, RandomSeed,
+    Seed, SeedFixed, TableKey, TokenBucketRules,
 };
 use portcullis_core::limiter::Idle;
 use portcullis_core::{
@@ -327,7 +327,7 @@ struct User<P> {
 /// A grant that may still be refunded.
 struct Grant<'t, L: KeyedRules, P: Limiter, S: BuildHasher> {
     key: u64,
-    keyed: Lease<Key<&'t Table<L, S>>>,
+    keyed: Lease<TableKey<&'t Table<L, S>>>,
     /// The lease of the plain limiter, if keys do not share slots.
     plain: Option<Lease<Rc<P>>>,
     /// The index of the admission among those of the key.
@@ -1545,11 +1545,11 @@ fn a_hash_that_is_computed_once_finds_the_key_in_every_table_and_under_every_lim
         assert_eq!(one.key_hashed(hash).id(), one.key(&key).id());
         assert_eq!(three.key_hashed(hash).id(), three.key(&key).id());
         for limit in 0..3 {
-            let found = Key::hashed(&three, limit, hash).unwrap();
+            let found = TableKey::hashed(&three, limit, hash).unwrap();
             assert_eq!(found.id(), three.key_of(limit, &key).unwrap().id());
             assert_eq!(found.capacity(), limit as u64 + 1);
         }
-        assert!(Key::hashed(&three, 3, hash).is_none());
+        assert!(TableKey::hashed(&three, 3, hash).is_none());
     }
 }
 
@@ -1576,7 +1576,7 @@ fn any_hasher_and_any_key_type_work() {
             IpAddr::V6(Ipv6Addr::LOCALHOST),
         );
         let mut leases = Vec::new();
-        let mut take = |key: Key<&_>| {
+        let mut take = |key: TableKey<&_>| {
             let limiter: portcullis_core::keyed::KeyLimiter<
                 &Keyed<ConcurrencyRules, Vec<Line>, S>,
             > = *key;

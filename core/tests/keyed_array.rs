@@ -23,8 +23,8 @@ use std::sync::{Barrier, Mutex};
 
 use draws::Draws;
 use own::Own;
-use portcullis_core::builder::Threshold;
-use portcullis_core::keyed::{Key, KeyedStatistics, Line, Seed};
+use portcullis_core::builder::EscalationThreshold;
+use portcullis_core::keyed::{KeyedStatistics, Line, Seed, TableKey};
 use portcullis_core::limiter::{
     Answer, Ask, Back, Idle, NotGranted, Read, Reading, Returned, Waiting,
 };
@@ -238,7 +238,7 @@ fn for_each_limiter(what: &mut impl ForEach) {
     what.each(case("escalation", BUCKET, move || {
         Escalation::new(
             bucket(),
-            [Threshold {
+            [EscalationThreshold {
                 used: 2,
                 hold: SECOND,
                 decision: "slow down",
@@ -321,7 +321,7 @@ struct User<L> {
 /// A grant that may still be refunded.
 struct Grant<'t, L: Limiter> {
     key: u64,
-    keyed: Lease<Key<&'t Table<L>>>,
+    keyed: Lease<TableKey<&'t Table<L>>>,
     /// The lease of the plain limiter, if every key has a slot.
     plain: Option<Lease<Rc<L>>>,
 }
@@ -1159,7 +1159,7 @@ fn the_128th_concurrent_call_is_denied_and_changes_nothing() {
 
 #[test]
 fn a_limiter_that_panics_leaves_no_call_counted() {
-    fn panics(key: Key<&Table<Interrupted>>, n: u32) {
+    fn panics(key: TableKey<&Table<Interrupted>>, n: u32) {
         interrupt_takes(|| panic!("on purpose"));
         let caught = catch_unwind(AssertUnwindSafe(|| key.take_at(secs(5), n)));
         IN_TAKE.set(None);
@@ -1792,7 +1792,7 @@ fn counted_denials_are_forgotten_when_they_count_for_no_stale_request() {
 /// The hold of an escalation is not forgotten either.
 #[test]
 fn a_hold_is_not_forgotten_while_no_permit_is_held() {
-    let warn = Threshold {
+    let warn = EscalationThreshold {
         used: 2,
         hold: Duration::from_secs(30),
         decision: "warn",

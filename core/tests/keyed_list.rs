@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use portcullis_core::builder::Setting;
 use portcullis_core::keyed::{
-    AnyRules, ConcurrencyRules, FixedWindowRules, IntoRuleList, Key, Line, RandomSeed, RuleList,
-    RulesAtRunTime, Seed, TokenBucketRules,
+    AnyRules, ConcurrencyRules, FixedWindowRules, IntoRuleList, Line, RandomSeed, RuleList,
+    RulesAtRunTime, Seed, TableKey, TokenBucketRules,
 };
 use portcullis_core::limiter::{Detail, Receipt};
 use portcullis_core::queue::QueueKeys;
@@ -743,7 +743,7 @@ fn threads_that_share_few_entries_keep_every_limit_of_each_key() {
 
 #[test]
 fn a_refund_returns_the_permits_of_all_limits_or_only_those_that_are_released() {
-    let available = |alice: &Key<&_>| -> Vec<_> {
+    let available = |alice: &TableKey<&_>| -> Vec<_> {
         let each = alice.explain_each_at(secs(9), 1);
         each.map(|detail| detail.available).collect()
     };

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 
 use portcullis_core::keyed::{
-    AnyRules, ConcurrencyRules, FixedWindowRules, Key, Line, Refunds, RulesAtRunTime, Seed,
+    AnyRules, ConcurrencyRules, FixedWindowRules, Line, Refunds, RulesAtRunTime, Seed, TableKey,
     TokenBucketRules,
 };
 use portcullis_core::{Denied, KeyedList, Rate, Timestamp, TokenBucket};
@@ -108,7 +108,7 @@ fn what_is_refunded_or_charged_after_a_move_does_not_count_where_the_key_has_lef
     let first = table([bucket(10), window(100)], Line::new);
     let (address, refunds) = (first.key(&0_u64).address(), Refunds::new());
     let before = refunds.before_take();
-    let (_, [one, two, ..]) = Key::at(&first, address)
+    let (_, [one, two, ..]) = TableKey::at(&first, address)
         .try_acquire_each_noted_at(NOW, 4)
         .unwrap();
     let second = table([bucket(10), window(100)], Line::closed);

@@ -18,10 +18,10 @@ use std::panic::catch_unwind;
 
 use draws::Draws;
 use limiters::{Denial, Subject};
-use portcullis_core::builder::Threshold;
+use portcullis_core::builder::EscalationThreshold;
 use portcullis_core::composition::AllLease;
 use portcullis_core::keyed::{
-    ConcurrencyRules, FixedWindowRules, Key, KeyedRules, Line, Seed, TokenBucketRules,
+    ConcurrencyRules, FixedWindowRules, KeyedRules, Line, Seed, TableKey, TokenBucketRules,
 };
 use portcullis_core::limiter::{
     Answer, Ask, Back, Hints, Idle, LimiterId, Read, Reading, Returned,
@@ -142,7 +142,7 @@ impl<W: Word> Base<W> {
             Self::Itself(limiter) => Box::new(&**limiter),
             Self::Buckets(table) => Box::new(table.key("alice")),
             Self::Windows(table) => Box::new(*table.key("alice")),
-            Self::Permits(table) => Box::new(Key::at(table, table.key("alice").address())),
+            Self::Permits(table) => Box::new(TableKey::at(table, table.key("alice").address())),
             Self::Array(table) => Box::new(table.key("alice")),
             Self::ArrayOfPermits(table) => Box::new(table.key("alice")),
             Self::ArrayOfPairs(table) => Box::new(table.key("alice")),
@@ -213,7 +213,7 @@ fn wrapped<'a>(
             "Penalty",
         ),
         4 => {
-            let warn = Threshold {
+            let warn = EscalationThreshold {
                 used: 1,
                 hold: wait,
                 decision: (),
@@ -529,7 +529,7 @@ fn a_panic_behind_a_composition_refunds_what_it_took() {
         }
     }
     let bucket = TokenBucket::new(Rate::per_second(1), 7);
-    let warn = Threshold {
+    let warn = EscalationThreshold {
         used: 1,
         hold: Duration::from_secs(1),
         decision: (),

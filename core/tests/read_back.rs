@@ -9,7 +9,7 @@ use core::fmt::Debug;
 use core::time::Duration;
 use std::collections::HashSet;
 
-use portcullis_core::builder::{PenaltySettings, Threshold};
+use portcullis_core::builder::{EscalationThreshold, PenaltySettings};
 use portcullis_core::keyed::{ConcurrencyRules, FixedWindowRules, TokenBucketRules};
 use portcullis_core::state::{Carry, KeyedWord, Word};
 use portcullis_core::{
@@ -270,7 +270,7 @@ mod on {
     }
 
     pub(super) fn of_an_escalation<W: Word>() {
-        let at = |used| Threshold {
+        let at = |used| EscalationThreshold {
             used,
             hold: SECOND,
             decision: used,

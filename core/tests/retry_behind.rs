@@ -16,7 +16,7 @@ use core::time::Duration;
 
 use draws::Draws;
 use limiters::{Back, Denial, ForEach, Kind, Subject};
-use portcullis_core::builder::Threshold;
+use portcullis_core::builder::EscalationThreshold;
 use portcullis_core::keyed::{Line, Seed};
 use portcullis_core::state::{Carry, Word};
 use portcullis_core::{
@@ -897,7 +897,7 @@ fn wrappers_and_tables_pass_the_retry_on() {
     check("a reference", &&window());
     check("statistics", &Counted::new(window()));
     check("a penalty", &Penalty::<_>::new(window(), SECOND / 2));
-    let threshold = Threshold {
+    let threshold = EscalationThreshold {
         used: 1,
         hold: SECOND,
         decision: (),

@@ -5,7 +5,7 @@ use core::hash::{BuildHasherDefault, Hash};
 use std::sync::Arc;
 
 use portcullis_async::{Acquire, KeyedQueue, QueueKey};
-use portcullis_core::keyed::{Address, ConcurrencyRules, Key, KeyHash, Line};
+use portcullis_core::keyed::{Address, ConcurrencyRules, KeyHash, Line, TableKey};
 use portcullis_core::limiter::Receipt;
 use portcullis_core::queue::{Keys, QueueKeys};
 use portcullis_core::{Denied, Keyed, Limiter, Timeless};
@@ -19,10 +19,10 @@ type Queues = KeyedQueue<Shared, Timeless, Lock>;
 struct Shared(Arc<Table>);
 
 impl Keys for Shared {
-    type Limiter<'t> = Key<&'t Table>;
+    type Limiter<'t> = TableKey<&'t Table>;
 
-    fn limiter_at<'t>(&'t self, address: &'t Address) -> Key<&'t Table> {
-        Key::at(&self.0, *address)
+    fn limiter_at<'t>(&'t self, address: &'t Address) -> TableKey<&'t Table> {
+        TableKey::at(&self.0, *address)
     }
     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
         self.0.hash_of(key)

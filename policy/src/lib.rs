@@ -234,7 +234,7 @@ pub use path::{MAX_COMPONENTS, MAX_PATH_LEN, PathError, PathReading, PathRules};
 pub use period::{PeriodError, parse_count, parse_period, period_text};
 pub use policy::activity::InForce;
 pub use policy::consider::{Considered, Explained};
-pub use policy::outcome::{Answer, Outcome, Status};
+pub use policy::outcome::{Outcome, RuleAnswer, Status};
 pub use policy::owned::{OwnedDecision, OwnedHold};
 pub use policy::stored::{StoredDecision, StoredLimit};
 pub use policy::{Decision, MAX_SHADOWS, Policy};

@@ -27,7 +27,7 @@ use portcullis_core::keyed::Address;
 use portcullis_core::{Denied, Retry, Timestamp};
 
 use self::active::{Active, Unasked, Verdict};
-use self::outcome::{Answer, Outcome, Status, compare_shares};
+use self::outcome::{Outcome, RuleAnswer, Status, compare_shares};
 use self::plan::{State, check, fit};
 use self::several::Part;
 use crate::key::{KeyOf, KeyValues, Text};
@@ -293,7 +293,7 @@ impl Policy {
         &'p self,
         now: Timestamp,
         request: &Request<'_>,
-        watch: impl FnMut(Answer<'p>),
+        watch: impl FnMut(RuleAnswer<'p>),
     ) -> Decision<'p> {
         self.decide(now, request, How::Take, None, watch)
     }
@@ -308,7 +308,7 @@ impl Policy {
         request: &Request<'_>,
         mut how: How<'_>,
         mut asks: Option<&mut Vec<usize>>,
-        mut watch: impl FnMut(Answer<'p>),
+        mut watch: impl FnMut(RuleAnswer<'p>),
     ) -> Decision<'p> {
         let mut decision = Decision {
             policy: self,
@@ -348,7 +348,7 @@ impl Policy {
                 (parts.outcome, parts.place, parts.rule) = (outcome, verdict.place(), Some(rule));
                 ControlFlow::Break(())
             };
-            watch(Answer::of(&active.rule, rule, outcome));
+            watch(RuleAnswer::of(&active.rule, rule, outcome));
             flow
         });
         if let Some(from) = several {
@@ -831,7 +831,7 @@ impl<'p> Decision<'p> {
 
     /// The answers of the rules, to be counted: of all that an allowed request took from, or of the
     /// one that denied.
-    pub(crate) fn answers(&self) -> impl Iterator<Item = Answer<'p>> {
+    pub(crate) fn answers(&self) -> impl Iterator<Item = RuleAnswer<'p>> {
         let (policy, is_taken) = (self.policy, self.is_taken());
         let (own, outcome) = (self.parts.rule, self.parts.outcome);
         let of = move |(rule, _): (u32, _)| {

@@ -15,7 +15,7 @@ use crate::frequent::{Entry, Frequent};
 use crate::key::KeyOf;
 use crate::key::{Key, KeyValues};
 use crate::path::PathRules;
-use crate::policy::outcome::{Answer, Outcome};
+use crate::policy::outcome::{Outcome, RuleAnswer};
 use crate::policy::{Decision, Policy};
 use crate::request::Request;
 use crate::rule::MAX_LIMITS;
@@ -293,7 +293,7 @@ impl Statistics {
         self.count_request(shard, decision, request);
     }
 
-    fn count_answer(&self, shard: &Shard, answer: Answer<'_>, request: &Request<'_>) {
+    fn count_answer(&self, shard: &Shard, answer: RuleAnswer<'_>, request: &Request<'_>) {
         let Some(counts) = shard.rules.get(answer.index) else {
             return;
         };

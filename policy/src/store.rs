@@ -44,8 +44,8 @@ use std::hash::RandomState;
 use std::sync::Arc;
 
 use portcullis_core::keyed::{
-    Address, AnyRules, ConcurrencyRules, FixedWindowRules, Key, KeyHash, Line, Refunds,
-    RulesAtRunTime, TokenBucketRules,
+    Address, AnyRules, ConcurrencyRules, FixedWindowRules, KeyHash, Line, Refunds, RulesAtRunTime,
+    TableKey, TokenBucketRules,
 };
 use portcullis_core::limiter::{
     Answer, Ask, Back, Detail, Read, Reading, Receipt, Refund, Returned,
@@ -85,12 +85,12 @@ enum Table {
 
 /// The limiter of one key in a table.
 enum KeyLimit<'t> {
-    Bucket(Key<&'t Words<TokenBucketRules>>),
-    Window(Key<&'t Words<FixedWindowRules>>),
-    AtOnce(Key<&'t Words<ConcurrencyRules>>),
-    Cooldown(Key<&'t Limiters<CooldownWindow>>),
-    Sliding(Key<&'t Limiters<Sliding>>),
-    Several(Key<&'t Several>),
+    Bucket(TableKey<&'t Words<TokenBucketRules>>),
+    Window(TableKey<&'t Words<FixedWindowRules>>),
+    AtOnce(TableKey<&'t Words<ConcurrencyRules>>),
+    Cooldown(TableKey<&'t Limiters<CooldownWindow>>),
+    Sliding(TableKey<&'t Limiters<Sliding>>),
+    Several(TableKey<&'t Several>),
 }
 
 /// Does the same with a table, or with a key, of each kind.
@@ -181,12 +181,12 @@ impl Table {
     #[inline]
     fn key(&self, at: Address) -> KeyLimit<'_> {
         match self {
-            Self::Bucket(table) => KeyLimit::Bucket(Key::at(table, at)),
-            Self::Window(table) => KeyLimit::Window(Key::at(table, at)),
-            Self::AtOnce(table) => KeyLimit::AtOnce(Key::at(table, at)),
-            Self::Cooldown(table) => KeyLimit::Cooldown(Key::at(table, at)),
-            Self::Sliding(table) => KeyLimit::Sliding(Key::at(table, at)),
-            Self::Several(table) => KeyLimit::Several(Key::at(table, at)),
+            Self::Bucket(table) => KeyLimit::Bucket(TableKey::at(table, at)),
+            Self::Window(table) => KeyLimit::Window(TableKey::at(table, at)),
+            Self::AtOnce(table) => KeyLimit::AtOnce(TableKey::at(table, at)),
+            Self::Cooldown(table) => KeyLimit::Cooldown(TableKey::at(table, at)),
+            Self::Sliding(table) => KeyLimit::Sliding(TableKey::at(table, at)),
+            Self::Several(table) => KeyLimit::Several(TableKey::at(table, at)),
         }
     }
 
@@ -674,7 +674,7 @@ impl Store {
         let taken = match &*self.tables {
             [Table::Several(table)] => {
                 let limit = |nth| (nth < self.seats.len()).then_some(nth);
-                let taken = tell.take_each(limit, Key::at(table, at), now, n);
+                let taken = tell.take_each(limit, TableKey::at(table, at), now, n);
                 taken.map_err(|by| (by.index, by.denied))
             }
             // A table alone needs no order.
@@ -759,7 +759,7 @@ impl Store {
         (now, n): (Timestamp, u32),
         tell: Tell<'_>,
         (shared, key): (
-            Option<(usize, Key<&Several>)>,
+            Option<(usize, TableKey<&Several>)>,
             impl Fn(usize) -> KeyLimit<'t>,
         ),
         limit: impl Fn(usize, usize) -> Option<usize>,
@@ -867,7 +867,7 @@ impl Store {
         // beyond the limit.
         if let (Some(penalty), Denied::Exhausted { .. }, true) = (&self.penalty, denied, is_final) {
             // Denied if another request has opened the window already.
-            let _ = Key::at(penalty, at).take_at(now, 1);
+            let _ = TableKey::at(penalty, at).take_at(now, 1);
         }
         StoreDenied {
             limit: Some(limit),
@@ -968,7 +968,7 @@ impl Store {
         let limits = 0..self.seats.len();
         match (by.denied, &self.penalty) {
             (Denied::Penalized { now, .. }, Some(penalty)) => {
-                Key::at(penalty, at).retry(Denied::Exhausted { now, permits: 1 })
+                TableKey::at(penalty, at).retry(Denied::Exhausted { now, permits: 1 })
             }
             // All limits must have the permits.
             (Denied::Exhausted { now, permits }, _) => {
@@ -979,7 +979,7 @@ impl Store {
             }
             (denied, penalty) => match (by.limit, penalty) {
                 (Some(limit), _) => self.with(at, limit, |key, _| key.retry(denied)),
-                (None, Some(penalty)) => Key::at(penalty, at).retry(denied),
+                (None, Some(penalty)) => TableKey::at(penalty, at).retry(denied),
                 (None, None) => Retry::Never,
             },
         }
@@ -1005,7 +1005,7 @@ impl Store {
         match &self.penalty {
             Some(penalty) => {
                 let denied = Denied::Exhausted { now, permits: 1 };
-                retry.longer(Key::at(penalty, at).retry(denied), now)
+                retry.longer(TableKey::at(penalty, at).retry(denied), now)
             }
             None => retry,
         }
@@ -1065,7 +1065,7 @@ impl Store {
 
 /// The first of several limits that would deny a request, and why. `seen` gets its detail.
 fn first_that_denies(
-    key: Key<&Several>,
+    key: TableKey<&Several>,
     now: Timestamp,
     n: u32,
     seen: impl FnOnce(usize, Detail),
@@ -1110,7 +1110,7 @@ fn penalized(
     now: Timestamp,
     n: u32,
 ) -> Option<Denied> {
-    match Key::at(penalty, at).peek_at(now, 1) {
+    match TableKey::at(penalty, at).peek_at(now, 1) {
         Ok(()) => None,
         Err(Denied::Crowded { .. }) => Some(Denied::Crowded { now, permits: n }),
         Err(_) => Some(Denied::Penalized { now, permits: n }),
@@ -1120,7 +1120,7 @@ fn penalized(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::Key as RuleKey;
+    use crate::key::Key;
     use crate::limit::Algorithm;
     use crate::path::PathRules;
     use crate::request::Request;
@@ -1140,7 +1140,7 @@ mod tests {
         let compiled = (compiled.collect(), &limits[..]);
         let penalty = hold_rules(Duration::from_secs(5)).unwrap();
         let store = Store::new(compiled, Some(penalty), Some(1_000), false);
-        let key = RuleKey::path();
+        let key = Key::path();
         for path in ["/a", "/b", "/c"] {
             let request = Request::new("GET", path);
             let key = KeyOf::new(&key, &request, PathRules::new());

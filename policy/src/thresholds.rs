@@ -19,7 +19,7 @@ use core::time::Duration;
 use std::hash::RandomState;
 use std::sync::Arc;
 
-use portcullis_core::keyed::{Address, FixedWindowRules, Key};
+use portcullis_core::keyed::{Address, FixedWindowRules, TableKey};
 use portcullis_core::{Denied, Keyed, Limiter, SettingsError, SlidingWindow, Timestamp};
 
 use crate::key::KeyOf;
@@ -341,7 +341,7 @@ impl Activity {
     pub(crate) fn report(&self, at: Address, now: Timestamp, n: u32) -> bool {
         let mut is_counted = true;
         for (index, table) in self.windows.iter().enumerate() {
-            let window = Key::at(table, at);
+            let window = TableKey::at(table, at);
             match window.take_at(now, n) {
                 Ok(_) => {}
                 Err(Denied::Exhausted { .. }) => {
@@ -359,7 +359,7 @@ impl Activity {
             for level in of_window.filter(|level| sum >= level.value) {
                 if let Some(hold) = &level.hold {
                     // Exhausted while the hold is on.
-                    let begun = Key::at(hold, at).take_at(now, 1);
+                    let begun = TableKey::at(hold, at).take_at(now, 1);
                     is_counted &= !matches!(begun, Err(Denied::Crowded { .. }));
                 }
             }
@@ -371,9 +371,9 @@ impl Activity {
     /// its hold is on.
     pub(crate) fn level(&self, at: Address, now: Timestamp, index: usize) -> (u64, bool, bool) {
         let level = &self.levels[index];
-        let sum = sum(Key::at(&self.windows[level.window], at), now);
+        let sum = sum(TableKey::at(&self.windows[level.window], at), now);
         let is_held = level.hold.as_ref().is_some_and(|hold| {
-            let taken = Key::at(hold, at).peek_at(now, 1);
+            let taken = TableKey::at(hold, at).peek_at(now, 1);
             matches!(taken, Err(Denied::Exhausted { .. }))
         });
         (sum, sum >= level.value, is_held)
@@ -381,7 +381,7 @@ impl Activity {
 }
 
 /// The activity of a key in a window. 0 for a key without room, of which nothing was counted.
-fn sum(window: Key<&Limiters<Window>>, now: Timestamp) -> u64 {
+fn sum(window: TableKey<&Limiters<Window>>, now: Timestamp) -> u64 {
     match window.peek_at(now, 1) {
         Err(Denied::Crowded { .. }) => 0,
         _ => MOST.saturating_sub(window.available_at(now)),

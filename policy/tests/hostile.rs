@@ -28,7 +28,7 @@ fn permits_at_once_return_if_a_watcher_panics() {
     ]);
     for panics in ["uploads", "all"] {
         let decided = catch_unwind(AssertUnwindSafe(|| {
-            let watch = |answer: portcullis_policy::Answer<'_>| {
+            let watch = |answer: portcullis_policy::RuleAnswer<'_>| {
                 assert_ne!(answer.rule.name(), panics);
             };
             policy.decide_watched_at(at(1), &GET, watch).is_allowed()

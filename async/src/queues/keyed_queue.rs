@@ -12,7 +12,7 @@ use core::ops::Deref;
 use std::sync::Arc;
 
 use portcullis_core::counts::{Counts, Tally};
-use portcullis_core::keyed::{Address, Key};
+use portcullis_core::keyed::{Address, TableKey};
 use portcullis_core::limiter::{
     Answer, Ask, Back, Detail, Hints, Idle, LimiterId, Read, Reading, Returned, Waiting, When,
 };
@@ -570,7 +570,7 @@ impl<P: ToKeyedQueue> QueueKey<P> {
 }
 
 impl<P: ToKeyedQueue> QueueKeyLimiter<P> {
-    fn limiter(&self) -> Key<&P::Table> {
+    fn limiter(&self) -> TableKey<&P::Table> {
         self.queue.wait_queue.source.at(self.address)
     }
 }

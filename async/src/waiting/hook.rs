@@ -49,9 +49,9 @@ impl<F: Fn(&Waited)> Hook for F {
 /// A wait that is over: the argument of a [`Hook`].
 ///
 /// ```
-/// use portcullis_async::{Outcome, Waited};
+/// use portcullis_async::{WaitEnd, Waited};
 /// fn log(waited: &Waited) {
-///     if waited.outcome == Outcome::Granted {
+///     if waited.outcome == WaitEnd::Granted {
 ///         println!("{} permits after {:?}", waited.permits, waited.time);
 ///     }
 /// }
@@ -66,19 +66,19 @@ pub struct Waited {
     /// was settled, even if the future was polled later.
     pub time: Duration,
     /// How the wait ended.
-    pub outcome: Outcome,
+    pub outcome: WaitEnd,
 }
 
 /// How a wait ended.
 ///
 /// ```
-/// use portcullis_async::Outcome;
-/// assert_ne!(Outcome::Granted, Outcome::Cancelled);
+/// use portcullis_async::WaitEnd;
+/// assert_ne!(WaitEnd::Granted, WaitEnd::Cancelled);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum WaitEnd {
     /// The permits were granted.
     Granted,
     /// A newer request took its place in the queue.

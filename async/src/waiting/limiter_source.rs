@@ -6,7 +6,7 @@
 use core::fmt;
 use core::ops::Deref;
 
-use portcullis_core::keyed::{Address, Key};
+use portcullis_core::keyed::{Address, TableKey};
 use portcullis_core::limiter::{Back, Waiting};
 use portcullis_core::queue::{PassedOn, QueueKeys, QueueLimiter};
 use portcullis_core::{Limiter, LimiterExt};
@@ -134,7 +134,7 @@ pub struct PerKey<T>(pub(crate) T);
 impl<T: QueueKeys> LimiterSource for PerKey<T> {
     type Key = Address;
     type At<'s>
-        = Key<&'s T>
+        = TableKey<&'s T>
     where
         T: 's;
     type Shards = [Shard<Address>; SHARDS];
@@ -142,8 +142,8 @@ impl<T: QueueKeys> LimiterSource for PerKey<T> {
     const SHARED: bool = T::SHARED;
 
     #[inline]
-    fn at(&self, key: Address) -> Key<&T> {
-        Key::at(&self.0, key)
+    fn at(&self, key: Address) -> TableKey<&T> {
+        TableKey::at(&self.0, key)
     }
 
     #[inline]
@@ -169,7 +169,7 @@ impl<T: QueueKeys> LimiterSource for PerKey<T> {
     }
 
     fn any_key(&self) -> Address {
-        Key::new(&self.0, &()).address()
+        TableKey::new(&self.0, &()).address()
     }
 
     /// The slot at which the last call found permits held.

@@ -8,7 +8,7 @@ use core::task::{Poll, RawWaker, RawWakerVTable, Waker};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portcullis_async::{Hook, Outcome, RawLock, ReentrantTimer, Timer, Waited};
+use portcullis_async::{Hook, RawLock, ReentrantTimer, Timer, WaitEnd, Waited};
 
 use portcullis_core::limiter::{Answer, Ask, Back, Hints, LimiterId, Read, Reading, Returned};
 use portcullis_core::queue::{PassedOn, QueueLimiter};
@@ -294,7 +294,7 @@ impl Told {
     }
 
     /// The outcome of the only wait that ended since there were `len`.
-    pub(crate) fn since(len: usize) -> Option<Outcome> {
+    pub(crate) fn since(len: usize) -> Option<WaitEnd> {
         LEFT.with_borrow_mut(|left| {
             if left.len() > len + 1 {
                 fail("a hook is called twice for one wait");

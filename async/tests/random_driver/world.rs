@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use portcullis_async::{Next, Order, Outcome, Rejected};
+use portcullis_async::{Next, Order, Rejected, WaitEnd};
 use portcullis_core::Denied;
 use portcullis_core::counts::Total;
 
@@ -257,11 +257,11 @@ impl Ended {
         }
     }
 
-    fn waited(&mut self, outcome: Outcome) -> &mut Sum {
+    fn waited(&mut self, outcome: WaitEnd) -> &mut Sum {
         match outcome {
-            Outcome::Granted => &mut self.granted,
-            Outcome::Deadline => &mut self.denied,
-            Outcome::Cancelled => &mut self.cancelled,
+            WaitEnd::Granted => &mut self.granted,
+            WaitEnd::Deadline => &mut self.denied,
+            WaitEnd::Cancelled => &mut self.cancelled,
             _ => &mut self.refused,
         }
     }
@@ -917,7 +917,7 @@ impl<S: Subject> World<S> {
         mut wait: Wait<S::Lease>,
         phase: Phase,
         result: Result<S::Lease, Rejected>,
-        hooked: Option<Outcome>,
+        hooked: Option<WaitEnd>,
     ) {
         let id = wait.id;
         if hooked.is_none() {
@@ -928,7 +928,7 @@ impl<S: Subject> World<S> {
             });
         }
         let outcome = match &result {
-            Ok(_) => Outcome::Granted,
+            Ok(_) => WaitEnd::Granted,
             Err(Rejected::QueueFull { .. }) => {
                 if phase != Phase::Fresh {
                     fail(format!("wait {id} is rejected after it has waited"));
@@ -939,10 +939,10 @@ impl<S: Subject> World<S> {
                 self.bury(wait);
                 return;
             }
-            Err(Rejected::Evicted { .. }) => Outcome::Evicted,
-            Err(Rejected::Deadline { .. }) => Outcome::Deadline,
-            Err(Rejected::ExceedsCapacity { .. }) => Outcome::ExceedsCapacity,
-            Err(_) => Outcome::Closed,
+            Err(Rejected::Evicted { .. }) => WaitEnd::Evicted,
+            Err(Rejected::Deadline { .. }) => WaitEnd::Deadline,
+            Err(Rejected::ExceedsCapacity { .. }) => WaitEnd::ExceedsCapacity,
+            Err(_) => WaitEnd::Closed,
         };
         if let Ok(lease) = result {
             let n = lease.permits();
@@ -969,20 +969,20 @@ impl<S: Subject> World<S> {
                 fail("a hook is called for a request that did not wait");
             }
             match outcome {
-                Outcome::Granted => {
+                WaitEnd::Granted => {
                     self.saw(|seen| seen.granted_at_once += 1);
                     self.newcomers.borrow_mut().push((id, wait.key, wait.start));
                 }
-                Outcome::Deadline => self.tally(|tally| tally.late += 1),
-                Outcome::Closed if !self.closed.get() => fail("an open queue rejects as closed"),
-                Outcome::ExceedsCapacity
+                WaitEnd::Deadline => self.tally(|tally| tally.late += 1),
+                WaitEnd::Closed if !self.closed.get() => fail("an open queue rejects as closed"),
+                WaitEnd::ExceedsCapacity
                     if u64::from(wait.min) <= self.subject.capacity(wait.key)
                         && !self.ever_changed.get() =>
                 {
                     fail(format!("wait {id} does not exceed the capacity"));
                 }
-                Outcome::Closed => self.tally(|tally| tally.closed += 1),
-                Outcome::ExceedsCapacity => self.tally(|tally| tally.oversized += 1),
+                WaitEnd::Closed => self.tally(|tally| tally.closed += 1),
+                WaitEnd::ExceedsCapacity => self.tally(|tally| tally.oversized += 1),
                 _ => {}
             }
         } else {
@@ -1058,17 +1058,17 @@ impl<S: Subject> World<S> {
     }
 
     /// The outcome of a settled wait.
-    fn finish(&self, wait: &Wait<S::Lease>, outcome: Outcome) {
+    fn finish(&self, wait: &Wait<S::Lease>, outcome: WaitEnd) {
         let id = wait.id;
         let phase = wait.phase;
-        let most = if outcome == Outcome::Granted {
+        let most = if outcome == WaitEnd::Granted {
             wait.max
         } else {
             wait.min
         };
         self.ended(|ended| ended.waited(outcome).add(wait.min, most));
         match outcome {
-            Outcome::Granted => {
+            WaitEnd::Granted => {
                 self.tally(|tally| tally.granted += 1);
                 self.saw(|seen| seen.granted += 1);
                 if wait.granted_late {
@@ -1078,14 +1078,14 @@ impl<S: Subject> World<S> {
                     fail(format!("wait {id} was granted out of turn"));
                 }
             }
-            Outcome::Evicted => {
+            WaitEnd::Evicted => {
                 self.tally(|tally| tally.evicted += 1);
                 self.saw(|seen| seen.evicted += 1);
                 if self.config.settings.order == Order::OldestFirst || wait.left_older {
                     fail(format!("wait {id} was evicted, and not the oldest"));
                 }
             }
-            Outcome::Deadline => {
+            WaitEnd::Deadline => {
                 self.tally(|tally| tally.late += 1);
                 self.saw(|seen| seen.late += 1);
                 match wait.until {
@@ -1099,11 +1099,11 @@ impl<S: Subject> World<S> {
                     ));
                 }
             }
-            Outcome::Cancelled => {
+            WaitEnd::Cancelled => {
                 self.tally(|tally| tally.cancelled += 1);
                 self.saw(|seen| seen.cancelled += 1);
             }
-            Outcome::Closed => {
+            WaitEnd::Closed => {
                 self.tally(|tally| tally.closed += 1);
                 if !self.closed.get() {
                     fail(format!("wait {id} is closed, but the queue is not"));
@@ -1161,9 +1161,9 @@ impl<S: Subject> World<S> {
 
     /// The permits granted to a wait that is dropped at once, before any other take, are returned
     /// completely.
-    fn all_given_back(&self, wait: &Wait<S::Lease>, outcome: Outcome, taken: u64, before: &[u64]) {
+    fn all_given_back(&self, wait: &Wait<S::Lease>, outcome: WaitEnd, taken: u64, before: &[u64]) {
         let Some((takes, at)) = wait.sole else { return };
-        if outcome != Outcome::Granted
+        if outcome != WaitEnd::Granted
             || chance::has_meddled()
             || chance::has_struck()
             || takes != taken

@@ -33,7 +33,7 @@ use governor::nanos::Nanos;
 use governor::state::InMemoryState;
 use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter};
-use portcullis_core::keyed::{Key, Line, RandomSeed, TokenBucketRules};
+use portcullis_core::keyed::{Line, RandomSeed, TableKey, TokenBucketRules};
 use portcullis_core::queue::Keys;
 use portcullis_core::{Keyed, KeyedList, Rate, Timestamp, TokenBucket};
 
@@ -215,7 +215,7 @@ fn ask<T: Keys>(table: &T, keys: &[u64], start: u64) -> u64 {
     let mut granted = 0;
     for (i, key) in (0..).zip(keys) {
         let now = Timestamp::from_nanos(start + 4 * i);
-        granted += u64::from(Key::new(table, key).try_acquire_at(now, 1).is_ok());
+        granted += u64::from(TableKey::new(table, key).try_acquire_at(now, 1).is_ok());
     }
     granted
 }

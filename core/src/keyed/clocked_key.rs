@@ -5,7 +5,7 @@ use core::ops::Deref;
 
 use crate::all_of::{DeniedBy, DetailBy};
 use crate::clock::{Clock, Clocked};
-use crate::keyed::key::{Key, Keys};
+use crate::keyed::key::{Keys, TableKey};
 use crate::keyed::keyed_list::KeyedList;
 use crate::keyed::line::Line;
 use crate::keyed::rule_list::RuleList;
@@ -33,7 +33,7 @@ use crate::limiter::{Idle, Limiter, LimiterExt};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ClockedKey<P, C> {
-    key: Key<P>,
+    key: TableKey<P>,
     clock: C,
 }
 
@@ -56,7 +56,7 @@ impl<T: Keys, C: Clock> Clocked<T, C> {
     #[inline]
     pub fn key<K: Hash + ?Sized>(&self, key: &K) -> ClockedKey<&T, &C> {
         ClockedKey {
-            key: Key::new(self.limiter(), key),
+            key: TableKey::new(self.limiter(), key),
             clock: self.clock(),
         }
     }
@@ -77,7 +77,7 @@ impl<T: Keys, C: Clock> Clocked<T, C> {
     #[inline]
     pub fn key_of<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<ClockedKey<&T, &C>> {
         Some(ClockedKey {
-            key: Key::of(self.limiter(), limit, key)?,
+            key: TableKey::of(self.limiter(), limit, key)?,
             clock: self.clock(),
         })
     }
@@ -128,14 +128,14 @@ impl<P, C: Clock> Clocked<P, C> {
         P: KeysPointer,
     {
         ClockedKey {
-            key: Key::new(self.limiter().clone(), key),
+            key: TableKey::new(self.limiter().clone(), key),
             clock: self.clock(),
         }
     }
 }
 
 impl<P: Deref<Target: Keys>, C: Clock> ClockedKey<P, C> {
-    /// Takes `n` permits at the clock's current time: see [`Key::try_acquire_at`]. The lease
+    /// Takes `n` permits at the clock's current time: see [`TableKey::try_acquire_at`]. The lease
     /// contains the key, but not the clock.
     ///
     /// # Errors
@@ -155,7 +155,7 @@ impl<P: Deref<Target: Keys>, C: Clock> ClockedKey<P, C> {
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     #[inline]
-    pub fn try_acquire(self, n: u32) -> Result<Lease<Key<P>>, Denied> {
+    pub fn try_acquire(self, n: u32) -> Result<Lease<TableKey<P>>, Denied> {
         match Clocked::new(&*self.key, &self.clock).take(n) {
             Ok(receipt) => Ok(Lease::from_grant(self.key, n, receipt)),
             Err(denied) => Err(denied),
@@ -210,7 +210,7 @@ impl<P: Deref<Target: Keys>, C: Clock> ClockedKey<P, C> {
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     #[must_use = "a lease returns its permits when it is dropped"]
-    pub fn try_acquire_explained(self, n: u32) -> (Result<Lease<Key<P>>, Denied>, Detail) {
+    pub fn try_acquire_explained(self, n: u32) -> (Result<Lease<TableKey<P>>, Denied>, Detail) {
         self.key.try_acquire_explained_at(self.clock.now(), n)
     }
 
@@ -248,11 +248,11 @@ where
     C: Clock,
 {
     /// Takes `n` permits of each limit of the key at the clock's current time, or none: see
-    /// [`Key::try_acquire_each_at`]. For a key of a [`KeyedList`](crate::KeyedList).
+    /// [`TableKey::try_acquire_each_at`]. For a key of a [`KeyedList`](crate::KeyedList).
     ///
     /// # Errors
     ///
-    /// [`DeniedBy`] names the first limit that denies. [`Key::retry_each`] says when to retry.
+    /// [`DeniedBy`] names the first limit that denies. [`TableKey::retry_each`] says when to retry.
     ///
     /// ```
     /// # use portcullis_core::{Clocked, Concurrency, KeyedList, ManualClock, Rate, Retry};
@@ -267,12 +267,12 @@ where
     /// # Ok::<(), portcullis_core::composition::DeniedBy>(())
     /// ```
     #[inline]
-    pub fn try_acquire_each(self, n: u32) -> Result<Lease<Key<P>>, DeniedBy> {
+    pub fn try_acquire_each(self, n: u32) -> Result<Lease<TableKey<P>>, DeniedBy> {
         self.key.try_acquire_each_at(self.clock.now(), n)
     }
 
     /// Takes permits as [`try_acquire_each`](Self::try_acquire_each) does, and returns what one of
-    /// the limits saw: see [`Key::try_acquire_each_explained_at`].
+    /// the limits saw: see [`TableKey::try_acquire_each_explained_at`].
     ///
     /// # Errors
     ///
@@ -287,7 +287,10 @@ where
     /// assert_eq!((told.index, told.detail.available, told.detail.capacity), (1, 1, 5));
     /// ```
     #[must_use = "a lease returns its permits when it is dropped"]
-    pub fn try_acquire_each_explained(self, n: u32) -> (Result<Lease<Key<P>>, DeniedBy>, DetailBy) {
+    pub fn try_acquire_each_explained(
+        self,
+        n: u32,
+    ) -> (Result<Lease<TableKey<P>>, DeniedBy>, DetailBy) {
         self.key.try_acquire_each_explained_at(self.clock.now(), n)
     }
 }
@@ -306,7 +309,7 @@ impl<P, C> ClockedKey<P, C> {
     /// let wait = denied.retry(&alice).wait_from(users.clock().now());
     /// assert_eq!(wait, Some(Duration::from_millis(100)));
     /// ```
-    pub const fn limiter(&self) -> &Key<P> {
+    pub const fn limiter(&self) -> &TableKey<P> {
         &self.key
     }
 

@@ -21,11 +21,11 @@ use crate::time::timestamp::Timestamp;
 ///
 /// ```
 /// use portcullis_core::Keyed;
-/// use portcullis_core::keyed::{ConcurrencyRules, Key, Line, Seed};
+/// use portcullis_core::keyed::{ConcurrencyRules, TableKey, Line, Seed};
 /// use portcullis_core::queue::Keys;
 /// fn available<T: Keys>(table: &T, key: &str) -> u64 {
 ///     use portcullis_core::{Limiter, Timestamp};
-///     Key::at(table, table.locate(0, key).unwrap()).available_at(Timestamp::ZERO)
+///     TableKey::at(table, table.locate(0, key).unwrap()).available_at(Timestamp::ZERO)
 /// }
 /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
 /// assert_eq!(available(&table, "alice"), 3);
@@ -40,7 +40,7 @@ use crate::time::timestamp::Timestamp;
 /// ```
 /// use core::hash::Hash;
 /// use portcullis_core::{Denied, Keyed, Limiter, Retry, Timestamp};
-/// use portcullis_core::keyed::{Address, ConcurrencyRules, Key, KeyHash, Line, Seed};
+/// use portcullis_core::keyed::{Address, ConcurrencyRules, TableKey, KeyHash, Line, Seed};
 /// use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Refund, Returned};
 /// use portcullis_core::queue::Keys;
 ///
@@ -48,12 +48,12 @@ use crate::time::timestamp::Timestamp;
 ///
 /// /// Permits of a table, two for each request.
 /// struct Twice(Table);
-/// struct TwiceOf<'t>(Key<&'t Table>);
+/// struct TwiceOf<'t>(TableKey<&'t Table>);
 ///
 /// impl Keys for Twice {
 ///     type Limiter<'t> = TwiceOf<'t>;
 ///     fn limiter_at<'t>(&'t self, address: &'t Address) -> TwiceOf<'t> {
-///         TwiceOf(Key::at(&self.0, *address))
+///         TwiceOf(TableKey::at(&self.0, *address))
 ///     }
 ///     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
 ///         self.0.hash_of(key)
@@ -91,7 +91,7 @@ use crate::time::timestamp::Timestamp;
 ///
 /// let lines = [const { Line::new() }; 8];
 /// let table = Twice(Keyed::new(ConcurrencyRules::new(5), lines, Seed::new()));
-/// let alice = Key::new(&table, "alice");
+/// let alice = TableKey::new(&table, "alice");
 /// assert_eq!(alice.available_at(Timestamp::ZERO), 2);
 /// ```
 pub trait Keys: Sized {
@@ -208,9 +208,9 @@ pub struct KeyIn<'t, T> {
 /// # Ok::<(), portcullis_core::Denied>(())
 /// ```
 #[derive(Clone, Copy)]
-pub struct Key<P>(KeyLimiter<P>);
+pub struct TableKey<P>(KeyLimiter<P>);
 
-impl<P: Deref<Target: Keys>> Key<P> {
+impl<P: Deref<Target: Keys>> TableKey<P> {
     /// Takes `n` permits at `now`, into a lease that contains the key and can live as long as the
     /// pointer to the table.
     ///
@@ -283,10 +283,10 @@ impl<P: Deref<Target: Keys>> Key<P> {
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Keyed, Limiter, Timestamp};
-    /// # use portcullis_core::keyed::Key;
+    /// # use portcullis_core::keyed::TableKey;
     /// use std::sync::Arc;
     /// let table = Arc::new(Keyed::for_keys(Concurrency::new(3), 100));
-    /// let alice = Key::new(Arc::clone(&table), "alice");
+    /// let alice = TableKey::new(Arc::clone(&table), "alice");
     /// assert_eq!(alice.available_at(Timestamp::ZERO), 3);
     /// ```
     #[inline]
@@ -300,9 +300,9 @@ impl<P: Deref<Target: Keys>> Key<P> {
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Keyed};
-    /// # use portcullis_core::keyed::Key;
+    /// # use portcullis_core::keyed::TableKey;
     /// let table = Keyed::for_keys(Concurrency::new(3), 100);
-    /// assert!(Key::of(&table, 0, "alice").is_some() && Key::of(&table, 1, "alice").is_none());
+    /// assert!(TableKey::of(&table, 0, "alice").is_some() && TableKey::of(&table, 1, "alice").is_none());
     /// ```
     #[inline]
     pub fn of<K: Hash + ?Sized>(table: P, limit: usize, key: &K) -> Option<Self> {
@@ -314,10 +314,10 @@ impl<P: Deref<Target: Keys>> Key<P> {
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Keyed, Limiter, Timestamp};
-    /// # use portcullis_core::keyed::Key;
+    /// # use portcullis_core::keyed::TableKey;
     /// # use portcullis_core::queue::Keys;
     /// let table = Keyed::for_keys(Concurrency::new(3), 100);
-    /// let alice = Key::hashed(&table, 0, table.hash_of("alice"));
+    /// let alice = TableKey::hashed(&table, 0, table.hash_of("alice"));
     /// assert_eq!(alice.map(|alice| alice.available_at(Timestamp::ZERO)), Some(3));
     /// ```
     #[inline]
@@ -327,16 +327,16 @@ impl<P: Deref<Target: Keys>> Key<P> {
     }
 }
 
-impl<P> Key<P> {
+impl<P> TableKey<P> {
     /// Returns the limiter at an address of the same table. An address of another table gives the
     /// limiter of an arbitrary key.
     ///
     /// ```
     /// # use portcullis_core::{Keyed, Limiter, Timestamp};
-    /// # use portcullis_core::keyed::{ConcurrencyRules, Key, Line, Seed};
+    /// # use portcullis_core::keyed::{ConcurrencyRules, TableKey, Line, Seed};
     /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
     /// let address = table.key("alice").address();
-    /// assert_eq!(Key::at(&table, address).available_at(Timestamp::ZERO), 3);
+    /// assert_eq!(TableKey::at(&table, address).available_at(Timestamp::ZERO), 3);
     /// ```
     #[inline]
     pub const fn at(table: P, address: Address) -> Self {
@@ -362,7 +362,7 @@ impl<P> Key<P> {
     }
 }
 
-impl<P> Deref for Key<P> {
+impl<P> Deref for TableKey<P> {
     type Target = KeyLimiter<P>;
 
     fn deref(&self) -> &Self::Target {
@@ -370,15 +370,15 @@ impl<P> Deref for Key<P> {
     }
 }
 
-impl<P> fmt::Debug for Key<P> {
+impl<P> fmt::Debug for TableKey<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Key").field(&self.0).finish()
+        f.debug_tuple("TableKey").field(&self.0).finish()
     }
 }
 
-forward!([P: Deref<Target: Keys>] Key<P>);
+forward!([P: Deref<Target: Keys>] TableKey<P>);
 
-/// The limiter that a [`Key`] points to.
+/// The limiter that a [`TableKey`] points to.
 ///
 /// ```
 /// use portcullis_core::{Keyed, Limiter, Timestamp};

@@ -29,7 +29,7 @@ use std::boxed::Box;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
-use crate::keyed::key::{Key, KeyIn, Keys, QueueKeys};
+use crate::keyed::key::{KeyIn, Keys, QueueKeys, TableKey};
 use crate::keyed::key_hash::KeyHash;
 #[cfg(feature = "std")]
 use crate::keyed::line::{self, PLACES};
@@ -419,8 +419,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     /// assert_eq!(table.key("alice").available_at(Timestamp::ZERO), 3);
     /// ```
     #[inline]
-    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<&Self> {
-        Key::new(self, key)
+    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> TableKey<&Self> {
+        TableKey::new(self, key)
     }
 
     /// As [`key`](Self::key), for a key whose hash is known: see [`KeyHash`].
@@ -433,8 +433,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     /// assert_eq!(table.key_hashed(alice).address(), table.key("alice").address());
     /// ```
     #[inline]
-    pub fn key_hashed(&self, hash: KeyHash) -> Key<&Self> {
-        Key::at(self, self.locate_first(hash))
+    pub fn key_hashed(&self, hash: KeyHash) -> TableKey<&Self> {
+        TableKey::at(self, self.locate_first(hash))
     }
 
     /// As [`key`](Self::key), with a share of the table instead of a borrow. See
@@ -451,8 +451,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     #[cfg(feature = "std")]
-    pub fn owned_key<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> Key<Arc<Self>> {
-        Key::new(Arc::clone(self), key)
+    pub fn owned_key<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> TableKey<Arc<Self>> {
+        TableKey::new(Arc::clone(self), key)
     }
 
     /// Counts the slots. Reads them one after another, so the counts are exact only if no slot

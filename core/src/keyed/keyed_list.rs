@@ -74,7 +74,7 @@ use std::sync::Arc;
 use crate::all_of::{DeniedBy, DetailBy};
 #[cfg(feature = "std")]
 use crate::keyed::into_rules::IntoRuleList;
-use crate::keyed::key::{Key, KeyIn, Keys, QueueKeys};
+use crate::keyed::key::{KeyIn, Keys, QueueKeys, TableKey};
 use crate::keyed::key_hash::KeyHash;
 use crate::keyed::line::{self, Address, Entry, Found, Held, Line, Width, Words};
 use crate::keyed::line_clock::Span;
@@ -148,7 +148,7 @@ use crate::word::STATE_AT;
 /// permits may come back by time alone. In the meantime another request for the same key may be
 /// denied needlessly, but none is granted wrongly.
 ///
-/// **Denials.** [`try_acquire_each_at`](Key::try_acquire_each_at) says which limit denied. A
+/// **Denials.** [`try_acquire_each_at`](TableKey::try_acquire_each_at) says which limit denied. A
 /// request that finds no entry is denied with [`Denied::Crowded`] and the index 0. As a
 /// [`Limiter`](crate::Limiter), a key gives the denial without the index.
 ///
@@ -387,7 +387,7 @@ impl<L: RuleList, S: BuildHasher> KeyedList<L, Box<[Line]>, S> {
 
 impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// Returns the limits of `key` as one limiter. The key takes no entry before its first grant.
-    /// See [`Key::try_acquire_each_at`].
+    /// See [`TableKey::try_acquire_each_at`].
     ///
     /// # Cost
     ///
@@ -401,8 +401,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// assert_eq!(table.key(&("alice", 7)).available_at(Timestamp::ZERO), 3);
     /// ```
     #[inline]
-    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<&Self> {
-        Key::new(self, key)
+    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> TableKey<&Self> {
+        TableKey::new(self, key)
     }
 
     /// As [`key`](Self::key), for a key whose hash is known.
@@ -419,8 +419,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// assert_eq!(table.key_hashed(alice).address(), table.key("alice").address());
     /// ```
     #[inline]
-    pub fn key_hashed(&self, hash: KeyHash) -> Key<&Self> {
-        Key::at(self, self.locate_first(hash))
+    pub fn key_hashed(&self, hash: KeyHash) -> TableKey<&Self> {
+        TableKey::at(self, self.locate_first(hash))
     }
 
     /// As [`key`](Self::key), with a share of the table instead of a borrow: see
@@ -438,8 +438,8 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// # Ok::<(), portcullis_core::composition::DeniedBy>(())
     /// ```
     #[cfg(feature = "std")]
-    pub fn owned_key<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> Key<Arc<Self>> {
-        Key::new(Arc::clone(self), key)
+    pub fn owned_key<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> TableKey<Arc<Self>> {
+        TableKey::new(Arc::clone(self), key)
     }
 
     /// Counts the entries, which are the slots of the result. An entry is live while one of its
@@ -1550,7 +1550,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     }
 }
 
-impl<L, M, S, P> Key<P>
+impl<L, M, S, P> TableKey<P>
 where
     L: RuleList,
     M: AsRef<[Line]>,

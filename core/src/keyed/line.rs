@@ -991,16 +991,16 @@ impl Swept<'_> {
 }
 
 /// The address of a key's limiter in its table: the lines that its slot can be in, and the tag that
-/// identifies it. [`Key::address`](crate::keyed::Key::address) returns it.
+/// identifies it. [`TableKey::address`](crate::keyed::TableKey::address) returns it.
 ///
 /// An address contains neither the key nor the table. Two keys with equal addresses share a slot.
 ///
 /// ```
 /// use portcullis_core::{Keyed, Timestamp};
-/// use portcullis_core::keyed::{ConcurrencyRules, Key, Line, Seed};
+/// use portcullis_core::keyed::{ConcurrencyRules, TableKey, Line, Seed};
 /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
 /// let alice = table.key("alice").address();
-/// let _held = Key::at(&table, alice).try_acquire_at(Timestamp::ZERO, 1)?;
+/// let _held = TableKey::at(&table, alice).try_acquire_at(Timestamp::ZERO, 1)?;
 /// assert_eq!(alice, table.key("alice").address());
 /// assert_ne!(alice, table.key("bob").address());
 /// # Ok::<(), portcullis_core::Denied>(())

@@ -4,7 +4,7 @@ use core::ops::Deref;
 
 use crate::clock::Clocked;
 use crate::keyed::clocked_key::ClockedKey;
-use crate::keyed::key::{Key, Keys};
+use crate::keyed::key::{Keys, TableKey};
 use crate::limiter::Limiter;
 
 /// A limiter, or a limiter that is joined with a clock: what can say when to retry a denied
@@ -62,7 +62,7 @@ impl<L: Limiter, C> ToLimiter for Clocked<L, C> {
 }
 
 impl<P: Deref<Target: Keys>, C> ToLimiter for ClockedKey<P, C> {
-    type Limiter = <Key<P> as Deref>::Target;
+    type Limiter = <TableKey<P> as Deref>::Target;
 
     #[inline]
     fn to_limiter(&self) -> &Self::Limiter {

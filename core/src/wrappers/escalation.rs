@@ -65,7 +65,7 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::{Concurrency, Escalation, Timestamp};
-/// use portcullis_core::builder::Threshold;
+/// use portcullis_core::builder::EscalationThreshold;
 ///
 /// #[derive(Debug, PartialEq)]
 /// enum Advice {
@@ -77,12 +77,12 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// static LIMIT: Escalation<Concurrency, Advice, 2> = Escalation::new(
 ///     Concurrency::new(10),
 ///     [
-///         Threshold {
+///         EscalationThreshold {
 ///             used: 5,
 ///             hold: HOLD,
 ///             decision: Advice::Warn,
 ///         },
-///         Threshold {
+///         EscalationThreshold {
 ///             used: 8,
 ///             hold: HOLD,
 ///             decision: Advice::SlowDown,
@@ -109,7 +109,7 @@ pub struct Escalation<L, D, const N: usize, W: Word = NativeWord> {
     until: [AtomicWord<W>; N],
     /// `None` for a decision that holds only while its threshold is reached.
     holds: [Option<Hold<W>>; N],
-    thresholds: [Threshold<D>; N],
+    thresholds: [EscalationThreshold<D>; N],
     limiter: L,
 }
 
@@ -117,8 +117,8 @@ pub struct Escalation<L, D, const N: usize, W: Word = NativeWord> {
 ///
 /// ```
 /// use core::time::Duration;
-/// use portcullis_core::builder::Threshold;
-/// let warn = Threshold {
+/// use portcullis_core::builder::EscalationThreshold;
+/// let warn = EscalationThreshold {
 ///     used: 80,
 ///     hold: Duration::from_secs(5),
 ///     decision: "warn",
@@ -130,7 +130,7 @@ pub struct Escalation<L, D, const N: usize, W: Word = NativeWord> {
     clippy::exhaustive_structs,
     reason = "a program states all of them, in a static"
 )]
-pub struct Threshold<D> {
+pub struct EscalationThreshold<D> {
     /// The permits in use that reach the threshold: at least 1, and more than those of the previous
     /// threshold. A threshold above the limiter's capacity is never reached.
     pub used: u64,
@@ -153,13 +153,13 @@ impl<L, D, const N: usize> Escalation<L, D, N> {
         /// ```
         /// # use core::time::Duration;
         /// # use portcullis_core::{Concurrency, Escalation};
-        /// # use portcullis_core::builder::Threshold;
+        /// # use portcullis_core::builder::EscalationThreshold;
         /// static LIMIT: Escalation<Concurrency, &str, 1> = Escalation::new(
         ///     Concurrency::new(10),
-        ///     [Threshold { used: 8, hold: Duration::from_secs(5), decision: "warn" }],
+        ///     [EscalationThreshold { used: 8, hold: Duration::from_secs(5), decision: "warn" }],
         /// );
         /// ```
-        pub const fn new(limiter: L, thresholds: [Threshold<D>; N]) -> Self {
+        pub const fn new(limiter: L, thresholds: [EscalationThreshold<D>; N]) -> Self {
             match holds(&thresholds) {
                 Ok(holds) => Self::with(limiter, thresholds, holds),
                 Err(error) => error.refuse(),
@@ -172,13 +172,16 @@ impl<L, D, const N: usize> Escalation<L, D, N> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Escalation};
-    /// # use portcullis_core::builder::Threshold;
-    /// let warn = Threshold { used: 8, hold: Duration::from_secs(5), decision: "warn" };
+    /// # use portcullis_core::builder::EscalationThreshold;
+    /// let warn = EscalationThreshold { used: 8, hold: Duration::from_secs(5), decision: "warn" };
     /// let limit = Escalation::builder(Concurrency::new(10), [warn]).build()?;
     /// assert_eq!(limit.thresholds(), &[warn]);
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
-    pub const fn builder(limiter: L, thresholds: [Threshold<D>; N]) -> EscalationBuilder<L, D, N> {
+    pub const fn builder(
+        limiter: L,
+        thresholds: [EscalationThreshold<D>; N],
+    ) -> EscalationBuilder<L, D, N> {
         EscalationBuilder {
             limiter,
             thresholds,
@@ -188,7 +191,7 @@ impl<L, D, const N: usize> Escalation<L, D, N> {
 
 impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     const_unless_loom! {
-        const fn with(limiter: L, thresholds: [Threshold<D>; N], holds: [Option<Hold<W>>; N]) -> Self {
+        const fn with(limiter: L, thresholds: [EscalationThreshold<D>; N], holds: [Option<Hold<W>>; N]) -> Self {
             Self {
                 #[cfg(not(portcullis_loom))]
                 until: [const { AtomicWord::new(NEVER) }; N],
@@ -206,8 +209,8 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Escalation};
-    /// # use portcullis_core::builder::Threshold;
-    /// let warn = Threshold {
+    /// # use portcullis_core::builder::EscalationThreshold;
+    /// let warn = EscalationThreshold {
     ///     used: 8,
     ///     hold: Duration::from_secs(5),
     ///     decision: "warn",
@@ -217,7 +220,7 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     ///     &[warn]
     /// );
     /// ```
-    pub const fn thresholds(&self) -> &[Threshold<D>; N] {
+    pub const fn thresholds(&self) -> &[EscalationThreshold<D>; N] {
         &self.thresholds
     }
 
@@ -227,8 +230,8 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Escalation};
-    /// # use portcullis_core::builder::Threshold;
-    /// let warn = Threshold {
+    /// # use portcullis_core::builder::EscalationThreshold;
+    /// let warn = EscalationThreshold {
     ///     used: 8,
     ///     hold: Duration::from_secs(5),
     ///     decision: "warn",
@@ -253,8 +256,8 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Escalation};
-    /// # use portcullis_core::builder::Threshold;
-    /// let warn = Threshold {
+    /// # use portcullis_core::builder::EscalationThreshold;
+    /// let warn = EscalationThreshold {
     ///     used: 8,
     ///     hold: Duration::from_secs(5),
     ///     decision: "warn",
@@ -277,7 +280,7 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Escalation};
-    /// # use portcullis_core::builder::Threshold;
+    /// # use portcullis_core::builder::EscalationThreshold;
     /// let limit: Escalation<Concurrency, (), 0> = Escalation::new(Concurrency::new(10), []);
     /// assert_eq!(limit.limiter().limit(), 10);
     /// ```
@@ -303,8 +306,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Escalation, Timestamp};
-    /// # use portcullis_core::builder::Threshold;
-    /// let warn = Threshold {
+    /// # use portcullis_core::builder::EscalationThreshold;
+    /// let warn = EscalationThreshold {
     ///     used: 8,
     ///     hold: Duration::from_secs(5),
     ///     decision: "warn",
@@ -328,8 +331,8 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Escalation, Timestamp};
-    /// # use portcullis_core::builder::Threshold;
-    /// let warn = Threshold {
+    /// # use portcullis_core::builder::EscalationThreshold;
+    /// let warn = EscalationThreshold {
     ///     used: 8,
     ///     hold: Duration::ZERO,
     ///     decision: "warn",
@@ -354,13 +357,13 @@ impl<L: Limiter, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Escalation, Timestamp};
-    /// # use portcullis_core::builder::Threshold;
-    /// let warn = Threshold {
+    /// # use portcullis_core::builder::EscalationThreshold;
+    /// let warn = EscalationThreshold {
     ///     used: 5,
     ///     hold: Duration::ZERO,
     ///     decision: "warn",
     /// };
-    /// let slow = Threshold {
+    /// let slow = EscalationThreshold {
     ///     used: 8,
     ///     hold: Duration::from_secs(5),
     ///     decision: "slow down",
@@ -476,9 +479,9 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
 /// ```
 /// use core::time::Duration;
 /// use portcullis_core::{Concurrency, Escalation};
-/// use portcullis_core::builder::Threshold;
+/// use portcullis_core::builder::EscalationThreshold;
 ///
-/// let at = |used| Threshold { used, hold: Duration::from_secs(5), decision: () };
+/// let at = |used| EscalationThreshold { used, hold: Duration::from_secs(5), decision: () };
 /// let refused = Escalation::builder(Concurrency::new(10), [at(8), at(5)]).build().unwrap_err();
 /// assert_eq!(refused.to_string(), "threshold must be at least 9");
 /// ```
@@ -486,7 +489,7 @@ impl<L: Limiter, D, const N: usize, W: Word> Limiter for Escalation<L, D, N, W> 
 #[must_use = "a builder does nothing until it is built"]
 pub struct EscalationBuilder<L, D, const N: usize> {
     limiter: L,
-    thresholds: [Threshold<D>; N],
+    thresholds: [EscalationThreshold<D>; N],
 }
 
 impl<L, D, const N: usize> EscalationBuilder<L, D, N> {
@@ -500,8 +503,8 @@ impl<L, D, const N: usize> EscalationBuilder<L, D, N> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Escalation, SettingsError};
-    /// # use portcullis_core::builder::{Setting, Threshold};
-    /// let at = |used| Threshold { used, hold: Duration::from_secs(5), decision: () };
+    /// # use portcullis_core::builder::{Setting, EscalationThreshold};
+    /// let at = |used| EscalationThreshold { used, hold: Duration::from_secs(5), decision: () };
     /// let unsorted = [at(5), at(5)];
     /// let refused = Escalation::builder(Concurrency::new(10), unsorted).build().unwrap_err();
     /// assert_eq!(refused, SettingsError::TooSmall { setting: Setting::Threshold, min: 6 });
@@ -519,8 +522,8 @@ impl<L, D, const N: usize> EscalationBuilder<L, D, N> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Escalation};
-    /// # use portcullis_core::builder::Threshold;
-    /// let warn = Threshold { used: 8, hold: Duration::from_secs(5), decision: "warn" };
+    /// # use portcullis_core::builder::EscalationThreshold;
+    /// let warn = EscalationThreshold { used: 8, hold: Duration::from_secs(5), decision: "warn" };
     /// let limit = Escalation::builder(Concurrency::new(10), [warn]).build_on::<u32>()?;
     /// assert!(limit.staleness() >= Duration::from_secs(1));
     /// # Ok::<(), portcullis_core::SettingsError>(())
@@ -533,7 +536,7 @@ impl<L, D, const N: usize> EscalationBuilder<L, D, N> {
 
 /// Returns the holds of `thresholds`, if they fit.
 const fn holds<D, W: Word, const N: usize>(
-    thresholds: &[Threshold<D>; N],
+    thresholds: &[EscalationThreshold<D>; N],
 ) -> Result<[Option<Hold<W>>; N], SettingsError> {
     let mut holds = [None; N];
     let mut index = 0;

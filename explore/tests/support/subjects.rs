@@ -5,7 +5,7 @@ use core::hash::{BuildHasherDefault, Hasher};
 use core::time::Duration;
 
 use portcullis_core::builder::{
-    FixedWindowBuilder, SlicedBucketBuilder, Threshold, TokenBucketBuilder,
+    EscalationThreshold, FixedWindowBuilder, SlicedBucketBuilder, TokenBucketBuilder,
 };
 use portcullis_core::clock::Interval;
 use portcullis_core::composition::AllLease;
@@ -1443,12 +1443,12 @@ impl<W: Word> Subject for Escalating<W> {
         let facts = terms.facts(window.tick(), window.staleness(), window.horizon());
         let hold = Duration::from_nanos(span(draws));
         let thresholds = [
-            Threshold {
+            EscalationThreshold {
                 used: 1,
                 hold,
                 decision: 1,
             },
-            Threshold {
+            EscalationThreshold {
                 used: terms.limit,
                 hold,
                 decision: 2,

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use portcullis_core::builder::Setting;
 use portcullis_core::keyed::{
-    Address, ConcurrencyRules, FixedWindowRules, Key, Line, Seed, SeedFixed, TokenBucketRules,
+    Address, ConcurrencyRules, FixedWindowRules, Line, Seed, SeedFixed, TableKey, TokenBucketRules,
 };
 use portcullis_core::limiter::Idle;
 use portcullis_core::queue::Keys;
@@ -340,7 +340,7 @@ impl<T: Keys> Trace<'_, T> {
             };
             newest = newest.max(at);
             let n = 1 + draws.below(u64::from(LIMIT)) as u32;
-            let limiter = *Key::at(self.table, address);
+            let limiter = *TableKey::at(self.table, address);
             let (now, has, is_there) = (nanos(at), models[own].has(at), places.has(own));
             let finds_one = !self.is_one_line
                 || is_there
@@ -437,7 +437,7 @@ impl<T: Keys> Trace<'_, T> {
                 _ => draws.below(SECOND / 8),
             };
             let n = 1 + draws.below(u64::from(LIMIT)) as u32;
-            let (limiter, has) = (*Key::at(self.table, address), models[own].has(newest));
+            let (limiter, has) = (*TableKey::at(self.table, address), models[own].has(newest));
             let available = limiter.available_at(nanos(newest));
             let is_granted = limiter.take_at(nanos(newest), n).is_ok();
             group.check(
@@ -562,7 +562,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
 }
 
 /// The number of a key, and its lease.
-type Held<'t, T> = Option<(usize, Lease<Key<&'t T>>)>;
+type Held<'t, T> = Option<(usize, Lease<TableKey<&'t T>>)>;
 
 /// Takes and releases at random, and compares with a count for each key.
 fn leases<T: Keys>(group: &mut Group<'_>, name: &str, table: &T, is_one_line: bool, seed: u64) {
@@ -581,7 +581,7 @@ fn leases<T: Keys>(group: &mut Group<'_>, name: &str, table: &T, is_one_line: bo
         } else {
             let (address, own) = keys[draws.below(KEYS as u64) as usize];
             let n = 1 + draws.below(3) as u32;
-            let taken = Key::at(table, address).try_acquire_at(Timestamp::ZERO, n);
+            let taken = TableKey::at(table, address).try_acquire_at(Timestamp::ZERO, n);
             let expected = match (out[own] + n > LIMIT, has_no_slot(&out, own)) {
                 (true, _) => Some(Denied::Exhausted {
                     now: Timestamp::ZERO,
@@ -606,7 +606,7 @@ fn leases<T: Keys>(group: &mut Group<'_>, name: &str, table: &T, is_one_line: bo
             }
         }
         let (address, own) = keys[draws.below(KEYS as u64) as usize];
-        let available = Key::at(table, address).available_at(Timestamp::ZERO);
+        let available = TableKey::at(table, address).available_at(Timestamp::ZERO);
         let expected = if has_no_slot(&out, own) {
             0
         } else {
@@ -700,7 +700,7 @@ fn an_entry_is_kept_while_its_time_repeats(group: &mut Group<'_>) {
             let available = taken
                 .iter()
                 .flatten()
-                .map(|own| Key::at(&TABLE, *own).available_at(at))
+                .map(|own| TableKey::at(&TABLE, *own).available_at(at))
                 .min();
             group.check(
                 available == Some(LIMIT.into()),

@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use portcullis_core::keyed::{
-    ConcurrencyRules, FixedWindowRules, Key, RuleList, Seed, TokenBucketRules,
+    ConcurrencyRules, FixedWindowRules, RuleList, Seed, TableKey, TokenBucketRules,
 };
 use portcullis_core::state::{KeyedWord, Word};
 use portcullis_core::{Denied, KeyedList, Lease, Limiter, Retry};
@@ -223,7 +223,8 @@ struct OfThree<L: 'static, const LINES: usize> {
     is_one_group: bool,
 }
 
-type Held<L, const LINES: usize> = Option<(usize, Lease<Key<&'static KeyedList<L, Lines<LINES>>>>)>;
+type Held<L, const LINES: usize> =
+    Option<(usize, Lease<TableKey<&'static KeyedList<L, Lines<LINES>>>>)>;
 
 impl<L: RuleList, const LINES: usize> OfThree<L, LINES> {
     /// Takes, releases and refunds at random, and compares each answer with the models.
@@ -268,7 +269,7 @@ impl<L: RuleList, const LINES: usize> OfThree<L, LINES> {
                 (None, false) => Some((0, Denied::Crowded { now, permits: n })),
                 (None, true) => None,
             };
-            let key = Key::at(table, address);
+            let key = TableKey::at(table, address);
             let available = key.available_at(now);
             let expected_available = if finds_one || has == 0 { has } else { 0 };
             group.check(

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use portcullis_core::builder::Threshold;
+use portcullis_core::builder::EscalationThreshold;
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, AllOf, CooldownWindow, Counted, Escalation, FixedWindow,
     Limiter, Penalty, Rate, Retry, SlicedBucket, SlidingWindow, Timestamp, TokenBucket,
@@ -75,7 +75,7 @@ static COOLDOWN: CooldownWindow<u32> = built!(
 static COUNTED: Counted<TokenBucket<u32>> = Counted::new(bucket());
 static ESCALATED: Escalation<TokenBucket<u32>, &str, 1> = Escalation::new(
     bucket(),
-    [Threshold {
+    [EscalationThreshold {
         used: 4,
         hold: SECOND,
         decision: "warn",

@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use portcullis_core::builder::Threshold;
+use portcullis_core::builder::EscalationThreshold;
 use portcullis_core::state::Carry;
 use portcullis_core::{
     AdjustableBucket, AdjustableWindow, AllOf, Concurrency, Counted, Denied, Escalation,
@@ -66,12 +66,12 @@ static PENALISED: Penalty<Concurrency> = Penalty::new(Concurrency::new(1), Durat
 static ESCALATED: Escalation<Concurrency, &str, 2> = Escalation::new(
     Concurrency::new(10),
     [
-        Threshold {
+        EscalationThreshold {
             used: 5,
             hold: Duration::from_secs(5),
             decision: "warn",
         },
-        Threshold {
+        EscalationThreshold {
             used: 8,
             hold: Duration::from_secs(5),
             decision: "slow down",

@@ -17,7 +17,7 @@ use crate::rule::Rule;
 /// The answer of one rule to a request: what [`Policy::decide_watched_at`] reports.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Answer<'p> {
+pub struct RuleAnswer<'p> {
     /// The rule.
     pub rule: &'p Rule,
     /// Its index in [`Policy::rules`].
@@ -28,7 +28,7 @@ pub struct Answer<'p> {
     pub outcome: Outcome,
 }
 
-impl<'p> Answer<'p> {
+impl<'p> RuleAnswer<'p> {
     #[inline]
     pub(crate) const fn of(rule: &'p Rule, index: u32, outcome: Outcome) -> Self {
         Self {

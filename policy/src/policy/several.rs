@@ -24,7 +24,7 @@ use std::sync::Arc;
 use portcullis_core::Timestamp;
 
 use super::active::{Unasked, Verdict};
-use super::outcome::{Answer, Outcome};
+use super::outcome::{Outcome, RuleAnswer};
 use super::{Decision, Parts, Policy};
 use crate::hold::OfRule;
 use crate::overrides::Place;
@@ -85,7 +85,7 @@ impl Policy {
         from: usize,
         how: &mut How<'_>,
         asks: Option<&mut Vec<usize>>,
-        watch: &mut dyn FnMut(Answer<'p>),
+        watch: &mut dyn FnMut(RuleAnswer<'p>),
         mut decision: Decision<'p>,
     ) -> Decision<'p> {
         let found = match self.find_parts(of, from, watch, &mut decision) {
@@ -129,7 +129,7 @@ impl Policy {
         &'p self,
         (reading, request): (Reading, &Request<'_>),
         from: usize,
-        watch: &mut dyn FnMut(Answer<'p>),
+        watch: &mut dyn FnMut(RuleAnswer<'p>),
         decision: &mut Decision<'p>,
     ) -> Result<Found, PathError> {
         let (mut parts, mut refused, mut to_ask) = (Vec::new(), None, Vec::new());
@@ -174,8 +174,8 @@ impl Policy {
         Ok((parts, refused, to_ask))
     }
 
-    pub(super) fn answer(&self, rule: u32, outcome: Outcome) -> Answer<'_> {
-        Answer::of(&self.rules[rule as usize].rule, rule, outcome)
+    pub(super) fn answer(&self, rule: u32, outcome: Outcome) -> RuleAnswer<'_> {
+        RuleAnswer::of(&self.rules[rule as usize].rule, rule, outcome)
     }
 
     /// Takes `n` permits from each of the rules, or from none, but from the one that has `granted`

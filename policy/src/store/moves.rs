@@ -47,8 +47,8 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use portcullis_core::keyed::{
-    Address, AnyRules, ConcurrencyRules, FixedWindowRules, Key, KeyedRules, Line, Refunds,
-    RulesAtRunTime, TokenBucketRules,
+    Address, AnyRules, ConcurrencyRules, FixedWindowRules, KeyedRules, Line, Refunds,
+    RulesAtRunTime, TableKey, TokenBucketRules,
 };
 use portcullis_core::{
     CooldownWindow, Denied, FixedWindow, Keyed, KeyedArray, KeyedList, Limiter, LimiterExt,
@@ -196,7 +196,7 @@ impl Table {
             (Self::Cooldown(table), Self::Cooldown(to)) => {
                 if let Some(old) = table.limiter_at(from)
                     // A take claims the slot.
-                    && Key::at(to, into).take_at(now, 1).is_ok()
+                    && TableKey::at(to, into).take_at(now, 1).is_ok()
                     && let Some(new) = to.limiter_at(into)
                 {
                     new.go_on_from(old, now);
@@ -206,7 +206,7 @@ impl Table {
                 // Of an idle window nothing is to be copied, and a take would count.
                 if let Some(old) = table.limiter_at(from)
                     && old.taken_at(now) > 0
-                    && Key::at(&**to, into).take_at(now, 1).is_ok()
+                    && TableKey::at(&**to, into).take_at(now, 1).is_ok()
                     && let Some(new) = to.limiter_at(into)
                 {
                     carry_sliding(new, old, now);
@@ -868,7 +868,7 @@ mod tests {
     use core::time::Duration;
 
     use super::*;
-    use crate::key::Key as RuleKey;
+    use crate::key::Key;
     use crate::key::KeyOf;
     use crate::path::PathRules;
     use crate::request::Request;
@@ -887,7 +887,7 @@ mod tests {
     fn a_key_is_in_the_first_table_that_it_has_not_moved_from() {
         let [(first, _), (second, _), (third, _)] = stores();
         let now = Timestamp::from_secs(1);
-        let key = RuleKey::path();
+        let key = Key::path();
         let at = |path| {
             let request = Request::new("GET", path);
             let at = first.locate(&KeyOf::new(&key, &request, PathRules::new()));

@@ -9,7 +9,7 @@ use core::array;
 use core::cell::Cell;
 
 use portcullis_core::composition::DeniedBy;
-use portcullis_core::keyed::{Address, Key, Refunds, RefundsBefore};
+use portcullis_core::keyed::{Address, Refunds, RefundsBefore, TableKey};
 use portcullis_core::limiter::{Detail, Receipt};
 use portcullis_core::{Denied, Limiter, LimiterExt, Retry, Timestamp};
 
@@ -148,7 +148,7 @@ impl Tell<'_> {
     pub(super) fn take_each(
         self,
         limit: impl Fn(usize) -> Option<usize>,
-        key: Key<&Several>,
+        key: TableKey<&Several>,
         now: Timestamp,
         n: u32,
     ) -> Result<(), DeniedBy> {

@@ -31,7 +31,7 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use portcullis_async::{KeyedQueue, Order, QueueKey};
-use portcullis_core::keyed::{Address, Key, KeyHash};
+use portcullis_core::keyed::{Address, KeyHash, TableKey};
 use portcullis_core::limiter::{Answer, Ask, Back, Hints, Idle, Read, Reading, Receipt, Returned};
 use portcullis_core::queue::{Keys, QueueKeys};
 use portcullis_core::{Denied, Limiter, Retry, Timestamp};
@@ -372,7 +372,7 @@ impl Store {
     pub(crate) fn penalize(&self, at: Address, now: Timestamp) {
         if let Some(penalty) = &self.penalty {
             // Denied if another request has opened the window already.
-            let _ = Key::at(penalty, at).take_at(now, 1);
+            let _ = TableKey::at(penalty, at).take_at(now, 1);
         }
     }
 

@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use portcullis_core::keyed::{
-    FixedWindowRules, IntoRules, Key, KeyHash, KeyedRules, Line, RandomSeed, TokenBucketRules,
+    FixedWindowRules, IntoRules, KeyHash, KeyedRules, Line, RandomSeed, TableKey, TokenBucketRules,
 };
 use portcullis_core::limiter::{Receipt, Refund};
 use portcullis_core::queue::Keys;
@@ -143,7 +143,7 @@ where
         &self,
         now: impl FnOnce() -> Timestamp,
         head: &RequestHead<'_>,
-    ) -> Result<(Key<&KeyTable<R>>, KeyHash), Denial> {
+    ) -> Result<(TableKey<&KeyTable<R>>, KeyHash), Denial> {
         match (self.key)(head, &self.table) {
             Some(hash) => Ok((self.of(hash), hash)),
             None => Err(self.replies.without_key(now(), self.needs_address)),
@@ -151,8 +151,8 @@ where
     }
 
     #[inline]
-    fn of(&self, hash: KeyHash) -> Key<&KeyTable<R>> {
-        Key::hashed(&self.table, 0, hash).expect("a table has a limit")
+    fn of(&self, hash: KeyHash) -> TableKey<&KeyTable<R>> {
+        TableKey::hashed(&self.table, 0, hash).expect("a table has a limit")
     }
 
     fn n(&self, cost: u32) -> u32 {

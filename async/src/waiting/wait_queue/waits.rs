@@ -17,7 +17,7 @@ use super::ask::{earliest, exceeds};
 use super::taken::Taken;
 use super::{DRAINED, Grant, WaitQueue};
 use crate::finally::Finally;
-use crate::waiting::hook::{Hook, Outcome, Waited};
+use crate::waiting::hook::{Hook, WaitEnd, Waited};
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::panics::unless_unwinding;
 use crate::waiting::queue_clock::Wakes;
@@ -141,12 +141,12 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let (state, (_, request)) = unsafe { (Waiter::state(waiter), Waiter::asks(waiter)) };
         let outcome = match state {
             State::Idle | State::Waiting => return,
-            State::Granted => Outcome::Granted,
-            State::Evicted => Outcome::Evicted,
-            State::Exceeds => Outcome::ExceedsCapacity,
-            State::Late => Outcome::Deadline,
-            State::Closed => Outcome::Closed,
-            State::Cancelled => Outcome::Cancelled,
+            State::Granted => WaitEnd::Granted,
+            State::Evicted => WaitEnd::Evicted,
+            State::Exceeds => WaitEnd::ExceedsCapacity,
+            State::Late => WaitEnd::Deadline,
+            State::Closed => WaitEnd::Closed,
+            State::Cancelled => WaitEnd::Cancelled,
         };
         // SAFETY: the waiter is settled, so it belongs to the caller. No other reference to its
         // locked fields is in use.

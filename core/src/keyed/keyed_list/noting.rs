@@ -6,7 +6,7 @@ use core::hash::BuildHasher;
 use core::ops::Deref;
 
 use crate::all_of::DeniedBy;
-use crate::keyed::key::Key;
+use crate::keyed::key::TableKey;
 use crate::keyed::keyed_list::KeyedList;
 use crate::keyed::line::{Address, Line};
 use crate::keyed::rule_list::{MOST, RuleList};
@@ -62,7 +62,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     }
 }
 
-impl<L, M, S, P> Key<P>
+impl<L, M, S, P> TableKey<P>
 where
     L: RuleList,
     M: AsRef<[Line]>,

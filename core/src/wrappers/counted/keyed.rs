@@ -5,7 +5,7 @@ use core::hash::Hash;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
-use crate::keyed::key::{Key, Keys, QueueKeys};
+use crate::keyed::key::{Keys, QueueKeys, TableKey};
 use crate::keyed::key_hash::KeyHash;
 use crate::keyed::line::Address;
 use crate::wrappers::counted::Counted;
@@ -29,8 +29,8 @@ impl<L: Keys, T: Borrow<Tally>> Counted<L, T> {
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     #[inline]
-    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<&Self> {
-        Key::new(self, key)
+    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> TableKey<&Self> {
+        TableKey::new(self, key)
     }
 
     /// Returns the counted limiter of `key` under the limit with index `limit`, from 0. Returns
@@ -48,12 +48,12 @@ impl<L: Keys, T: Borrow<Tally>> Counted<L, T> {
     /// assert!(users.key_of(2, "alice").is_none());
     /// ```
     #[inline]
-    pub fn key_of<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Key<&Self>> {
-        Key::of(self, limit, key)
+    pub fn key_of<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<TableKey<&Self>> {
+        TableKey::of(self, limit, key)
     }
 
     /// As [`key`](Self::key), for a key whose hash is known. For a table with several limits, see
-    /// [`Key::hashed`].
+    /// [`TableKey::hashed`].
     ///
     /// # Cost
     ///
@@ -67,8 +67,8 @@ impl<L: Keys, T: Borrow<Tally>> Counted<L, T> {
     /// assert_eq!(table.key_hashed(alice).address(), table.key("alice").address());
     /// ```
     #[inline]
-    pub fn key_hashed(&self, hash: KeyHash) -> Key<&Self> {
-        Key::at(self, self.locate_first(hash))
+    pub fn key_hashed(&self, hash: KeyHash) -> TableKey<&Self> {
+        TableKey::at(self, self.locate_first(hash))
     }
 
     /// As [`key`](Self::key), with a key and leases that own a share of the table. So a lease can
@@ -89,8 +89,8 @@ impl<L: Keys, T: Borrow<Tally>> Counted<L, T> {
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     #[cfg(feature = "std")]
-    pub fn owned_key<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> Key<Arc<Self>> {
-        Key::new(Arc::clone(self), key)
+    pub fn owned_key<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> TableKey<Arc<Self>> {
+        TableKey::new(Arc::clone(self), key)
     }
 }
 
