@@ -28,8 +28,8 @@ impl Keys for WithTotal {
     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
         self.table.hash_of(key)
     }
-    fn locate_first(&self, hash: KeyHash) -> Address {
-        self.table.locate_first(hash)
+    fn locate(&self, hash: KeyHash) -> Address {
+        self.table.locate(hash)
     }
 }
 

@@ -80,7 +80,7 @@ impl Kind for Words {
     }
 
     fn set_limit(table: &Self::Permits, limit: u32) {
-        table.rules()[0].set_limit(limit).unwrap();
+        table.rules().set_limit(limit).unwrap();
     }
 
     fn tokens(burst: u64) -> Self::Tokens {
@@ -239,7 +239,7 @@ fn newest_first<T: QueueKeys>(table: T, max_permits: u64) -> Manual<T> {
 }
 
 fn shard(table: &impl Keys, key: u64) -> usize {
-    table.locate(0, &key).unwrap().group(BINS)
+    table.locate(table.hash_of(&key)).group(BINS)
 }
 
 /// Returns N keys of one shard, and one key in another. The hash does not change, so another table
@@ -250,7 +250,7 @@ fn neighbours<const N: usize>(table: &impl Keys) -> ([u64; N], u64) {
     let keys = core::array::from_fn(|_| same.next().unwrap());
     let mut addresses: Vec<_> = Vec::new();
     for key in &keys {
-        let address = table.locate(0, key).unwrap();
+        let address = table.locate(table.hash_of(key));
         assert!(!addresses.contains(&address), "two keys share");
         addresses.push(address);
     }
@@ -913,10 +913,7 @@ fn a_future_and_a_lease_may_own_the_queue<K: Kind>() {
     thread::spawn(move || drop(held)).join().unwrap();
     let lease = thread::spawn(move || granted(wait)).join().unwrap();
     assert!(queue.try_acquire(&1_u64, 1).is_err());
-    let other = Task::waiting(Acquire::new(
-        QueueKey::of(Arc::clone(&queue), 0, &1_u64).unwrap(),
-        1,
-    ));
+    let other = Task::waiting(Acquire::new(QueueKey::new(Arc::clone(&queue), &1_u64), 1));
     drop(queue);
     drop(lease);
     let last = granted(other);
@@ -1849,46 +1846,6 @@ fn a_key_with_waiters_keeps_its_slot_whichever_keys_come() {
     queue.clock().set(secs(120));
     queue.advance();
     drop(granted(second));
-}
-
-#[test]
-fn a_key_has_a_queue_for_each_limit() {
-    const READ: usize = 0;
-    const WRITE: usize = 1;
-    let table = Keyed::with_limits(
-        [ConcurrencyRules::new(2), ConcurrencyRules::new(1)],
-        Line::for_keys(100),
-        Seed::new(),
-    );
-    let queue: Manual<_> = queue(table, 1);
-    let place = |limit| QueueKey::of(&queue, limit, "alice").unwrap();
-    assert!(QueueKey::of(&queue, 2, "alice").is_none());
-    let acquire = |limit, n| Acquire::new(place(limit), n);
-    let [reads, writes] = [
-        now(acquire(READ, 2)).unwrap(),
-        now(acquire(WRITE, 1)).unwrap(),
-    ];
-    let [mut reader, writer] = [READ, WRITE].map(|limit| Task::waiting(acquire(limit, 1)));
-    assert!(
-        now(acquire(READ, 1)).is_err() && now(acquire(WRITE, 1)).is_err(),
-        "one waiter for each"
-    );
-    assert_eq!(
-        now(acquire(WRITE, 2)).unwrap_err(),
-        Rejected::ExceedsCapacity {
-            permits: 2,
-            capacity: 1
-        }
-    );
-    drop(writes);
-    drop(granted(writer));
-    assert!(reader.is_pending());
-    drop(reads);
-    drop(granted(reader));
-    assert!(
-        now(queue.acquire("alice", 2)).is_ok(),
-        "for the first limit"
-    );
 }
 
 #[test]

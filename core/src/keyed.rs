@@ -137,9 +137,7 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// ```
 ///
 /// - `R` is the type of the rules: the settings of each key's limiter, without its state.
-///   [`IntoRules`] converts a limiter to rules, and lists the limiters that a table can use. A
-///   table with `N` limits has `N` rules, and the caller chooses a limit with each key: for
-///   example, one for reads and one for writes of a user, or one for each plan.
+///   [`IntoRules`] converts a limiter to rules, and lists the limiters that a table can use.
 /// - `M` is the storage, which the caller provides: `[Line; 1024]` in a static, `Box<[Line]>` or
 ///   `Vec<Line>` (see `Line::for_keys`), or `&'static [Line]`.
 /// - `S` hashes the keys: a [`Seed`], a `RandomSeed` (with `std`), or any `BuildHasher`. Set a
@@ -168,7 +166,7 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// - [Move](Self::move_to) the keys to another table.
 /// - Use a [`KeyedArray`] of [`AdjustableBucket`](crate::AdjustableBucket)s and
 ///   its [`change_all`](crate::KeyedArray::change_all).
-/// - Give the table several limits, and choose another limit for the key. The key then starts with
+/// - Have a table for each limit, and choose another table for the key. The key then starts with
 ///   all permits of that limit.
 ///
 /// **Self-cleaning.** A key has a slot from its first grant on. The slot can be given to another
@@ -188,15 +186,14 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// key may have fewer permits for as long as the staleness. On targets without 64-bit atomics, all
 /// this holds for idle times of up to 18 years.
 ///
-/// **Collisions.** A slot identifies its key by its line and by 20 bits of the key's hash (fewer
-/// with `N` limits, which need some of these bits). Two keys that collide share the permits of one
-/// limit; neither gets more. The probability that a key collides is about 1 in 350,000 in a table
-/// of `for_keys`, 1 in 150,000 in a half-full one and 1 in 75,000 in a full one. With `N` limits,
-/// multiply it by `N`, rounded up to a power of two. An attacker who can create hundreds of
-/// thousands of keys, and can see how many permits each has left, can find a key that collides with
-/// a victim's, and exhaust their shared limit. On targets without 64-bit atomics there are 11 bits,
-/// and the probability is 1 in 290, or 1 in 145 in a full table. Use tables there only for a small
-/// set of keys that is known in advance.
+/// **Collisions.** A slot identifies its key by its line and by 20 bits of the key's hash. Two keys
+/// that collide share the permits of one limit; neither gets more. The probability that a key
+/// collides is about 1 in 350,000 in a table of `for_keys`, 1 in 150,000 in a half-full one and 1
+/// in 75,000 in a full one. An attacker who can create hundreds of thousands of keys, and can see
+/// how many permits each has left, can find a key that collides with a victim's, and exhaust their
+/// shared limit. On targets without 64-bit atomics there are 11 bits, and the probability is 1 in
+/// 290, or 1 in 145 in a full table. Use tables there only for a small set of keys that is known in
+/// advance.
 ///
 /// **Denials.** A request for a key can be denied for these reasons:
 ///
@@ -261,8 +258,8 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// assert!(alice.try_acquire_at(now, 1).is_err());
 /// assert!(USERS.key("bob").try_acquire_at(now, 1).is_ok());
 /// ```
-pub struct Keyed<R, M, S = Seed, const N: usize = 1> {
-    rules: [R; N],
+pub struct Keyed<R, M, S = Seed> {
+    rules: R,
     table: Table<M, S>,
 }
 
@@ -281,7 +278,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
         /// assert!(first.is_ok() && alice.try_acquire_at(Timestamp::ZERO, 1).is_err());
         /// ```
         pub const fn new(rules: R, lines: M, hasher: S) -> Self {
-            Self::with_limits([rules], lines, hasher)
+            Self { rules, table: Table::new(lines, hasher) }
         }
     }
 }
@@ -354,36 +351,7 @@ impl<R: KeyedRules, S: BuildHasher> Keyed<R, Box<[Line]>, S> {
     }
 }
 
-impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M, S, N> {
-    /// The bits of a tag that identify the limit.
-    const LIMIT_BITS: u32 = usize::BITS - (N - 1).leading_zeros();
-
-    const_unless_loom! {
-        /// Creates a table with 1 to 256 limits. The caller chooses the limit with each
-        /// [key](Self::key_of).
-        ///
-        /// ```
-        /// # use core::time::Duration;
-        /// # use portcullis_core::{Keyed, LimiterExt, Timestamp};
-        /// # use portcullis_core::keyed::{FixedWindowRules, Line, Seed};
-        /// const READ: usize = 0;
-        /// const WRITE: usize = 1;
-        /// let minute = Duration::from_secs(60);
-        /// let limits = [100, 5].map(|limit| FixedWindowRules::new(limit, minute));
-        /// let users = Keyed::with_limits(limits, Line::for_keys(1_000), Seed::new());
-        ///
-        /// let now = Timestamp::from_secs(9);
-        /// let alice = |limit| users.key_of(limit, "alice").expect("the table has this limit");
-        /// assert!(alice(WRITE).try_acquire_at(now, 5).is_ok());
-        /// assert!(alice(WRITE).try_acquire_at(now, 1).is_err());
-        /// assert!(alice(READ).try_acquire_at(now, 100).is_ok(), "reads have their own limit");
-        /// ```
-        pub const fn with_limits(rules: [R; N], lines: M, hasher: S) -> Self {
-            const { assert!(N >= 1 && N <= 256, "a table has 1 to 256 limits") };
-            Self { rules, table: Table::new(lines, hasher) }
-        }
-    }
-
+impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     /// Sets how long a slot must have been idle before another key may take it: 1 s to 292 years,
     /// default 1 s. A slot of a concurrency limit may be taken as soon as it is idle.
     ///
@@ -482,9 +450,8 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     }
 }
 
-impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M, S, N> {
-    /// Returns the limiter of `key` under the first limit, which is the only one unless the table
-    /// was created [with several](Self::with_limits). The key takes no slot before its first grant.
+impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
+    /// Returns the limiter of `key`. The key takes no slot before its first grant.
     ///
     /// # Cost
     ///
@@ -506,26 +473,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         TableKey::new(self, key)
     }
 
-    /// Returns the limiter of `key` under the limit with index `limit`, from 0. Returns `None` if
-    /// there is no such limit. Under two limits, one key has two separate limiters.
-    ///
-    /// ```
-    /// # use portcullis_core::Keyed;
-    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
-    /// let table = Keyed::with_limits(
-    ///     [ConcurrencyRules::new(3), ConcurrencyRules::new(1)],
-    ///     Line::for_keys(100),
-    ///     Seed::new(),
-    /// );
-    /// assert!(table.key_of(1, "alice").is_some() && table.key_of(2, "alice").is_none());
-    /// ```
-    #[inline]
-    pub fn key_of<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<TableKey<&Self>> {
-        TableKey::of(self, limit, key)
-    }
-
-    /// As [`key`](Self::key), for a key whose hash is known. For a table with several limits, see
-    /// [`TableKey::hashed`].
+    /// As [`key`](Self::key), for a key whose hash is known.
     ///
     /// # Cost
     ///
@@ -540,12 +488,12 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// ```
     #[inline]
     pub fn key_hashed(&self, hash: KeyHash) -> TableKey<&Self> {
-        TableKey::at(self, self.locate_first(hash))
+        TableKey::at(self, self.locate(hash))
     }
 
     /// As [`key`](Self::key), with a share of the table instead of a borrow. So the key and its
-    /// leases can move to another thread or to a task that is spawned. For other pointers, and for
-    /// a table with several limits, see [`TableKey::new`] and [`TableKey::of`]. Needs the feature `std`.
+    /// leases can move to another thread or to a task that is spawned. For other pointers see
+    /// [`TableKey::new`]. Needs the feature `std`.
     ///
     /// # Cost
     ///
@@ -566,17 +514,17 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         TableKey::new(Arc::clone(self), key)
     }
 
-    /// Returns the rules of the limits, in order. Permits cannot be taken from rules. The rules of
-    /// a concurrency limit can be changed.
+    /// Returns the rules of the limit. Permits cannot be taken from rules. The rules of a
+    /// concurrency limit can be changed.
     ///
     /// ```
     /// # use portcullis_core::Keyed;
     /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(1), Seed::new());
-    /// table.rules()[0].set_limit(5).unwrap();
-    /// assert_eq!(table.rules()[0].limit(), 5, "the new limit of every key");
+    /// table.rules().set_limit(5).unwrap();
+    /// assert_eq!(table.rules().limit(), 5, "the new limit of every key");
     /// ```
-    pub const fn rules(&self) -> &[R; N] {
+    pub const fn rules(&self) -> &R {
         &self.rules
     }
 
@@ -600,7 +548,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     pub fn statistics_at(&self, now: Timestamp) -> KeyedStatistics {
         self.table.statistics(Width::ONE, |at, held| {
             let state = self.state_in(at, held, now);
-            !self.rules_of(held.tag()).idle(state, now).is_idle()
+            !self.rules.idle(state, now).is_idle()
         })
     }
 
@@ -633,19 +581,9 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         })
     }
 
-    /// The rules of the limit that a tag belongs to. Every tag was created for one of the limits.
-    fn rules_of(&self, tag: u64) -> &R {
-        self.rules
-            .get(Address::limit(tag, Self::LIMIT_BITS))
-            .unwrap_or(&self.rules[0])
-    }
-
     fn is_free(&self, held: Option<Held>, now: Timestamp) -> bool {
         let since = self.table.since(now);
-        held.is_none_or(|held| {
-            self.rules_of(held.tag())
-                .is_forgettable(held.state(), now, since)
-        })
+        held.is_none_or(|held| self.rules.is_forgettable(held.state(), now, since))
     }
 
     /// Whether a claim would find a slot. Settles nothing.
@@ -658,11 +596,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
 
     /// For how long the states of all limits can be read.
     fn span(&self) -> Span {
-        self.table.span(|| {
-            let limits = self.rules.iter();
-            let spans = limits.map(|rules| Span::of(rules.readable_for()));
-            spans.min().unwrap_or(Span::FOREVER)
-        })
+        self.table.span(|| Span::of(self.rules.readable_for()))
     }
 
     /// Whether the slots of a line can be judged at `now` as they are.
@@ -692,7 +626,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     fn settle_words(&self, at: usize, now: Timestamp) {
         let since = self.table.since(now);
         let rested = |_, held: Held, clock| {
-            let (rules, state) = (self.rules_of(held.tag()), held.state());
+            let (rules, state) = (&self.rules, held.state());
             has_rested(rules, state, clock, now, since).then(|| rules.rested(now, since))
         };
         let shape = (Width::ONE, 1);
@@ -716,7 +650,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         if !R::wraps() {
             return false;
         }
-        let (rules, since) = (self.rules_of(held.tag()), self.table.since(now));
+        let (rules, since) = (&self.rules, self.table.since(now));
         let settled_at = self.table.settled_at(Width::ONE, at, now, || self.span());
         settled_at.is_some() && has_rested(rules, held.state(), settled_at, now, since)
     }
@@ -724,7 +658,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     /// The state of a slot as it would be if its line were settled.
     fn state_in(&self, at: usize, held: Held, now: Timestamp) -> u64 {
         if self.has_rested(at, held, now) {
-            self.rules_of(held.tag()).fresh(now)
+            self.rules.fresh(now)
         } else {
             held.state()
         }
@@ -766,7 +700,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         seen: O,
     ) -> Result<Receipt, Denied> {
         if let Some((entry, held)) = self.find_settled(address, now) {
-            let rules = self.rules_of(address.tag());
+            let rules = &self.rules;
             match rules.judge(held.state(), rules.request(now, n)?) {
                 Verdict::Granted(left) => {
                     if entry.change(held, left).is_ok() {
@@ -808,7 +742,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         n: u32,
         seen: O,
     ) -> Result<Receipt, Denied> {
-        let rules = self.rules_of(address.tag());
+        let rules = &self.rules;
         let request = rules.request(now, n)?;
         for _ in 0..ATTEMPTS {
             match address.find(self.table.lines(), Width::ONE) {
@@ -899,7 +833,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
 
     /// Looks at a request: the state that it saw, and the decision.
     fn look(&self, address: &Address, now: Timestamp, n: u32) -> (u64, Result<(), Denied>) {
-        let rules = self.rules_of(address.tag());
+        let rules = &self.rules;
         let (state, is_new) = self.state(address, rules, now);
         let decision = match look(rules, state, now, n) {
             Ok(()) if is_new => self.has_room(address, now, n),
@@ -910,7 +844,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
 
     fn explain(&self, address: &Address, now: Timestamp, n: u32) -> Detail {
         let (state, decision) = self.look(address, now, n);
-        let detail = self.rules_of(address.tag()).detail(state, now, decision);
+        let detail = self.rules.detail(state, now, decision);
         match decision {
             Err(Denied::Crowded { .. }) => detail.without_slot(self.table.retry()),
             _ => detail,
@@ -926,7 +860,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         n: u32,
     ) -> Option<Result<Receipt, Denied>> {
         let (entry, held) = self.find_settled(address, interval.latest())?;
-        let rules = self.rules_of(address.tag());
+        let rules = &self.rules;
         let ends = match rules.requests_within(interval, n) {
             Ok(ends) => ends,
             Err(denied) => return Some(Err(denied)),
@@ -949,7 +883,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
         n: u32,
     ) -> Option<Result<(), Denied>> {
         let (_, held) = self.find_settled(address, interval.latest())?;
-        let rules = self.rules_of(address.tag());
+        let rules = &self.rules;
         let ends = match rules.requests_within(interval, n) {
             Ok(ends) => ends,
             Err(denied) => return Some(Err(denied)),
@@ -961,7 +895,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     }
 
     fn refund(&self, address: &Address, now: Timestamp, n: u32, receipt: Receipt) -> Refund {
-        let rules = self.rules_of(address.tag());
+        let rules = &self.rules;
         let mut restored = None;
         let refunded = self.update(address, Some(now), |state| {
             restored = rules.refund(state, now, n, &receipt);
@@ -975,7 +909,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
 
     #[inline]
     fn release(&self, address: &Address, n: u32) {
-        let rules = self.rules_of(address.tag());
+        let rules = &self.rules;
         if rules.releases() {
             // Permits are in use, so the key has a slot, and no other key can take it.
             let released = self.update(address, None, |state| {
@@ -986,17 +920,15 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<R, M
     }
 }
 
-impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> QueueKeys
-    for Keyed<R, M, S, N>
-{
+impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> QueueKeys for Keyed<R, M, S> {
     const SHARED: bool = false;
 
     fn next_held(&self, from: usize) -> Option<usize> {
         let is_held = |held: Held| {
-            let rules = self.rules_of(held.tag());
+            let rules = &self.rules;
             rules.releases() && !rules.idle(held.state(), Timestamp::MAX).is_idle()
         };
-        if !self.rules.iter().any(TableRules::releases) {
+        if !self.rules.releases() {
             return None;
         }
         line::entries_from(self.table.lines(), from, Width::ONE)
@@ -1005,7 +937,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> QueueKeys
     }
 }
 
-impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for Keyed<R, M, S, N> {
+impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keys for Keyed<R, M, S> {
     type Limiter<'t>
         = KeyIn<'t, Self>
     where
@@ -1023,24 +955,17 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keys for K
     }
 
     #[inline]
-    fn locate_first(&self, hash: KeyHash) -> Address {
-        self.table.address(hash, 0, Self::LIMIT_BITS)
-    }
-
-    #[inline]
-    fn locate_hashed(&self, limit: usize, hash: KeyHash) -> Option<Address> {
-        (limit < N).then(|| self.table.address(hash, limit, Self::LIMIT_BITS))
+    fn locate(&self, hash: KeyHash) -> Address {
+        self.table.address(hash)
     }
 }
 
-impl<R: KeyedRules + Moved, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Replenishing
-    for KeyIn<'_, Keyed<R, M, S, N>>
+impl<R: KeyedRules + Moved, M: AsRef<[Line]>, S: BuildHasher> Replenishing
+    for KeyIn<'_, Keyed<R, M, S>>
 {
 }
 
-impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Limiter
-    for KeyIn<'_, Keyed<R, M, S, N>>
-{
+impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Limiter for KeyIn<'_, Keyed<R, M, S>> {
     #[inline(always)]
     fn decide(&self, ask: Ask<'_>) -> Answer {
         let Self { table, address } = *self;
@@ -1089,7 +1014,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Limiter
     #[inline]
     fn read(&self, read: Read<'_>) -> Reading {
         let Self { table, address } = *self;
-        let (rules, now) = (table.rules_of(address.tag()), read.now());
+        let (rules, now) = (&table.rules, read.now());
         let (state, is_new) = table.state(address, rules, now);
         // No permit can be taken without a slot.
         let is_crowded = is_new && table.has_room(address, now, 1).is_err();
@@ -1110,7 +1035,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Limiter
         match denied {
             Denied::Crowded { .. } => table.table.retry(),
             Denied::Exhausted { now, .. } => {
-                let rules = table.rules_of(address.tag());
+                let rules = &table.rules;
                 rules.retry(table.state(address, rules, now).0, denied)
             }
             _ => Retry::Never,
@@ -1123,7 +1048,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher, const N: usize> Limiter
     }
 }
 
-impl<R: fmt::Debug, M, S, const N: usize> fmt::Debug for Keyed<R, M, S, N> {
+impl<R: fmt::Debug, M, S> fmt::Debug for Keyed<R, M, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keyed")
             .field("rules", &self.rules)

@@ -156,23 +156,25 @@ mod clipperhouse {
     #[test]
     fn six_and_seven_limits_of_a_key_decide_as_two_do() {
         fn check<const N: usize>() {
-            let limits: [_; N] =
-                core::array::from_fn(|index| ConcurrencyRules::new(3 + index as u32));
-            let lines = (0..64).map(|_| Line::new()).collect::<Vec<_>>();
-            let table = Keyed::with_limits(limits, lines, Seed::new());
-            let all: [_; N] = core::array::from_fn(|limit| *table.key_of(limit, "a").unwrap());
-            let all = AllOf::new(all);
+            let tables: [_; N] = core::array::from_fn(|index| {
+                table(ConcurrencyRules::new(3 + index as u32), Seed::new())
+            });
+            let live = || {
+                tables
+                    .iter()
+                    .map(|table| table.statistics_at(millis(0)).live)
+                    .sum()
+            };
+            let all = AllOf::new(tables.each_ref().map(|table| *table.key("a")));
             let leases: Vec<_> = (0..3)
                 .map(|_| all.try_acquire_at(millis(0), 1).unwrap())
                 .collect();
             assert_eq!(all.try_acquire_at(millis(0), 1).unwrap_err().index, 0);
-            assert_eq!(
-                table.key_of(N - 1, "a").unwrap().available_at(millis(0)),
-                N as u64 - 1
-            );
-            assert_eq!(table.statistics_at(millis(0)).live, N);
+            assert_eq!(tables[N - 1].key("a").available_at(millis(0)), N as u64 - 1);
+            let in_use: usize = live();
+            assert_eq!(in_use, N);
             drop(leases);
-            assert_eq!(table.statistics_at(millis(0)).live, 0);
+            assert_eq!(live(), 0);
         }
         check::<6>();
         check::<7>();
@@ -421,14 +423,12 @@ mod dotnet {
     }
 
     #[test]
-    fn partitions_of_two_kinds_of_limit_are_in_one_table() {
-        let lines = (0..64).map(|_| Line::new()).collect::<Vec<_>>();
-        let limits = [
-            bucket(Rate::per_second(1), 1),
-            bucket(Rate::per_minute(1), 3),
+    fn partitions_of_two_kinds_of_limit_are_in_a_table_each() {
+        let plans = [
+            table(bucket(Rate::per_second(1), 1), Seed::new()),
+            table(bucket(Rate::per_minute(1), 3), Seed::new()),
         ];
-        let table = Keyed::with_limits(limits, lines, Seed::new());
-        let of = |plan, key| *table.key_of(plan, key).unwrap();
+        let of = |plan: usize, key| *plans[plan].key(key);
         assert!(
             of(0, "a").try_acquire_at(millis(0), 1).is_ok()
                 && of(1, "b").try_acquire_at(millis(0), 3).is_ok()

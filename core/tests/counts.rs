@@ -212,14 +212,9 @@ fn counts_of_a_table_are_those_of_all_its_keys() {
         let count = || table.counts();
         seen.add(trace(&mut draws, count, |draws| table.key(&key(draws))));
 
-        // Two limits for each key.
-        let rules = [ConcurrencyRules::new(5), ConcurrencyRules::new(2)];
-        let table = Counted::new(Keyed::with_limits(rules, lines(), seed(at)));
+        let table = Counted::new(Keyed::new(ConcurrencyRules::new(5), lines(), seed(at)));
         let count = || table.counts();
-        seen.add(trace(&mut draws, count, |draws| {
-            let limit = draws.below(2) as usize;
-            table.key_of(limit, &key(draws)).expect("two limits")
-        }));
+        seen.add(trace(&mut draws, count, |draws| table.key(&key(draws))));
 
         let limiters: Vec<_> = (0..16).map(|_| Concurrency::new(6)).collect();
         let table = KeyedArray::new(Concurrency::new(6), limiters, lines(), seed(at));

@@ -822,13 +822,13 @@ fn keys_have_one_id_if_and_only_if_they_share_a_limit() {
                 "{one} and {other}"
             );
             let both = AllOf::new([*table.key(&one), *table.key(&other)]);
-            table.rules()[0].set_limit(2).unwrap();
+            table.rules().set_limit(2).unwrap();
             assert_eq!(
                 both.try_acquire_at(secs(0), 1).is_err(),
                 is_shared,
                 "one is left for both"
             );
-            table.rules()[0].set_limit(1).unwrap();
+            table.rules().set_limit(1).unwrap();
             shared += u32::from(is_shared);
         }
     }
@@ -1404,81 +1404,15 @@ fn a_lease_of_a_key_can_be_split_and_merged() {
 // Limits, seeds and keys.
 
 #[test]
-fn each_limit_of_a_key_is_counted_separately() {
-    let table = Keyed::with_limits(
-        [1, 2, 3, 4, 5].map(ConcurrencyRules::new),
-        lines(64),
-        seed(0),
-    );
-    let of = |limit| *table.key_of(limit, "alice").unwrap();
-    assert!(table.key_of(5, "alice").is_none());
-    let mut held = Vec::new();
-    for limit in 0..5 {
-        assert_eq!(
-            (of(limit).capacity(), of(limit).available_at(secs(0))),
-            (limit as u64 + 1, limit as u64 + 1)
-        );
-        held.push(
-            Lease::try_acquire_at(
-                table.key_of(limit, "alice").unwrap(),
-                secs(0),
-                limit as u32 + 1,
-            )
-            .unwrap(),
-        );
-        assert!(of(limit).try_acquire_at(secs(0), 1).is_err());
-        assert_eq!(
-            table.key_of(limit, "bob").unwrap().available_at(secs(0)),
-            limit as u64 + 1
-        );
-    }
-    assert_eq!(
-        table.key("alice").id(),
-        of(0).id(),
-        "the first limit is the default"
-    );
-    assert_eq!(counts(table.statistics_at(secs(0))), [448, 5, 5, 0, 0]);
-    for left in (0..5).rev() {
-        held.pop();
-        assert_eq!(table.statistics_at(secs(0)).live, left);
-    }
-    assert_eq!(table.sweep_at(secs(0), ..), 5);
-}
-
-#[test]
-fn a_table_carries_256_limits() {
-    let table = Keyed::with_limits(
-        [const { ConcurrencyRules::new(1) }; 256],
-        lines(256),
-        seed(0),
-    );
-    let limiters: Vec<_> = (0..256)
-        .map(|limit| *table.key_of(limit, "alice").unwrap())
-        .collect();
-    let leases: Vec<_> = limiters
-        .iter()
-        .map(|limit| limit.try_acquire_at(secs(0), 1).unwrap())
-        .collect();
-    assert_eq!(table.statistics_at(secs(0)).live, 256);
-    assert!(
-        limiters
-            .iter()
-            .all(|limit| limit.try_acquire_at(secs(0), 1).is_err())
-    );
-    drop(leases);
-    assert_eq!(table.sweep_at(secs(0), ..), 256);
-}
-
-#[test]
 fn a_changed_limit_applies_to_every_key() {
     let table = Keyed::new(ConcurrencyRules::new(3), lines(8), seed(0));
     let alice = *table.key("alice");
     let _held = alice.try_acquire_at(secs(0), 2).unwrap();
-    table.rules()[0].set_limit(1).unwrap();
+    table.rules().set_limit(1).unwrap();
     assert_eq!((alice.available_at(secs(0)), alice.capacity()), (0, 1));
     assert!(alice.try_acquire_at(secs(0), 1).is_err());
     assert!(table.key("bob").try_acquire_at(secs(0), 2).is_err());
-    table.rules()[0].set_limit(4).unwrap();
+    table.rules().set_limit(4).unwrap();
     assert_eq!(
         (
             alice.available_at(secs(0)),
@@ -1533,23 +1467,13 @@ fn a_copy_of_a_random_seed_hashes_alike_and_another_one_does_not() {
 }
 
 #[test]
-fn a_hash_that_is_computed_once_finds_the_key_in_every_table_and_under_every_limit() {
+fn a_hash_that_is_computed_once_finds_the_key_in_every_table() {
     let seed = RandomSeed::new();
-    let limits = [1, 2, 3].map(ConcurrencyRules::new);
-    let (one, three) = (
-        Keyed::new(ConcurrencyRules::new(1), lines(7), seed),
-        Keyed::with_limits(limits, lines(64), seed),
-    );
+    let [one, other] = [7, 64].map(|n| Keyed::new(ConcurrencyRules::new(1), lines(n), seed));
     for key in 0..1_000 {
         let hash = KeyHash::new(&seed, &key);
         assert_eq!(one.key_hashed(hash).id(), one.key(&key).id());
-        assert_eq!(three.key_hashed(hash).id(), three.key(&key).id());
-        for limit in 0..3 {
-            let found = TableKey::hashed(&three, limit, hash).unwrap();
-            assert_eq!(found.id(), three.key_of(limit, &key).unwrap().id());
-            assert_eq!(found.capacity(), limit as u64 + 1);
-        }
-        assert!(TableKey::hashed(&three, 3, hash).is_none());
+        assert_eq!(other.key_hashed(hash).id(), other.key(&key).id());
     }
 }
 

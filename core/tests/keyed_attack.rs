@@ -90,7 +90,7 @@ struct Outcome {
 fn attack<S: BuildHasher>(table: &Keyed<TokenBucketRules, Vec<Line>, S>, shares: bool) -> Outcome {
     const PHASE: u64 = KEYS / 20;
     let twin = TokenBucket::builder(Rate::new(1, Duration::from_nanos(EACH)), BURST)
-        .tick(table.rules()[0].tick())
+        .tick(table.rules().tick())
         .build()
         .unwrap();
     // The last one is the honest key's.
@@ -258,11 +258,7 @@ fn a_table_is_its_lines_and_a_few_words() {
         let small = Keyed::new(bucket(), [const { Line::new() }; 1], seed(0));
         assert_eq!(size_of_val(&table) - size_of_val(&small), 15 * 64);
         assert!(size_of_val(&small) <= 64 + 192, "{}", size_of_val(&small));
-        let users = Keyed::with_limits(
-            [ConcurrencyRules::new(1), ConcurrencyRules::new(2)],
-            [Line::new()],
-            seed(0),
-        );
+        let users = Keyed::new(ConcurrencyRules::new(2), [Line::new()], seed(0));
         for key in 0..100u64 {
             let limiter = table.key(&key);
             if let Ok(mut lease) = limiter.try_acquire_at(at(key), 2) {
@@ -278,7 +274,7 @@ fn a_table_is_its_lines_and_a_few_words() {
                 table.statistics_at(at(key)),
             );
             let first = Lease::try_acquire_at(users.key("alice"), at(key), 1);
-            let second = Lease::try_acquire_at(users.key_of(1, &(key, "bob")).unwrap(), at(key), 2);
+            let second = Lease::try_acquire_at(users.key(&(key, "bob")), at(key), 2);
             assert!(first.is_ok());
             drop((first, second));
         }

@@ -163,7 +163,7 @@ fn a_window_keeps_its_end_and_its_count_also_beyond_a_lower_limit() {
         assert_eq!(available(&raised, at(70_000)), 70);
         let lowered = moved(
             &raised,
-            window(10, raised.rules()[0].max_limit(), 60, started),
+            window(10, raised.rules().max_limit(), 60, started),
             at(71_000),
         );
         let end = if started { 121_000 } else { 120_000 };
@@ -367,7 +367,7 @@ proptest! {
         for (nth, pause) in pauses.iter().enumerate() {
             now += Duration::from_nanos(*pause);
             let next = rules(nth + 1);
-            ticks += last.rules()[0].tick() + next.tick();
+            ticks += last.rules().tick() + next.tick();
             last = moved(&last, next, now);
         }
         let Retry::At(full) = last.key("a").explain_at(now, 1).full_again else {

@@ -27,8 +27,8 @@ impl Keys for Shared {
     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
         self.0.hash_of(key)
     }
-    fn locate_first(&self, hash: KeyHash) -> Address {
-        self.0.locate_first(hash)
+    fn locate(&self, hash: KeyHash) -> Address {
+        self.0.locate(hash)
     }
 }
 

@@ -222,7 +222,7 @@ fn waiters_of_two_keys_are_granted_after_a_limit_increase() {
         let (held, others) = (hold(&queue, A), hold(&queue, other));
         let mut mine = wait(&queue, A);
         let change = beside_of(&queue, |queue| {
-            queue.change(|table| table.rules()[0].set_limit(2))
+            queue.change(|table| table.rules().set_limit(2))
         });
         let mut theirs = wait(&queue, other);
         assert_eq!(join(change), Ok(1));

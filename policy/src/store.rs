@@ -215,13 +215,8 @@ impl Table {
     }
 
     #[inline]
-    fn locate(&self, key: &KeyOf<'_>) -> Address {
-        each!(Table, self, table => table.key(key).address())
-    }
-
-    #[inline]
-    fn locate_hashed(&self, hash: KeyHash) -> Option<Address> {
-        each!(Table, self, table => table.locate_hashed(0, hash))
+    fn locate(&self, hash: KeyHash) -> Address {
+        each!(Table, self, table => table.locate(hash))
     }
 }
 
@@ -421,7 +416,7 @@ impl Store {
     /// Where the state of a key is. `None` if the rule has no limits.
     #[inline]
     pub(crate) fn locate(&self, key: &KeyOf<'_>) -> Option<Address> {
-        self.tables.first().map(|table| table.locate(key))
+        Some(self.tables.first()?.locate(self.hash(key)))
     }
 
     /// The hash of a key, of which [`locate_hashed`](Self::locate_hashed) makes its address.
@@ -433,7 +428,7 @@ impl Store {
     /// As [`locate`](Self::locate), for a key whose hash is known.
     #[inline]
     pub(crate) fn locate_hashed(&self, hash: KeyHash) -> Option<Address> {
-        self.tables.first()?.locate_hashed(hash)
+        Some(self.tables.first()?.locate(hash))
     }
 
     /// Where the state of the only key is, in tables for one key that all requests share.
@@ -1146,7 +1141,7 @@ mod tests {
             let key = KeyOf::new(&key, &request, PathRules::new());
             let at = store.locate(&key).unwrap();
             for table in &store.tables {
-                assert_eq!(table.locate(&key), at);
+                assert_eq!(table.locate(store.hash(&key)), at);
             }
             assert_eq!(store.penalty.as_ref().unwrap().key(&key).address(), at);
         }

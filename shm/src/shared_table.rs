@@ -641,7 +641,7 @@ impl<R: MovableRules> SharedTable<R> {
 impl<R: KeyedRules + Debug> Debug for SharedTable<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedTable")
-            .field("rules", &self.following.get().table.limiter().rules()[0])
+            .field("rules", self.following.get().table.limiter().rules())
             .finish_non_exhaustive()
     }
 }

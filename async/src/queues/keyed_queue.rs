@@ -237,7 +237,7 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
     /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
-    /// assert_eq!(queue.change(|table| table.rules()[0].set_limit(5)), Ok(2));
+    /// assert_eq!(queue.change(|table| table.rules().set_limit(5)), Ok(2));
     /// ```
     pub fn change<V>(&self, change: impl FnOnce(&T) -> V) -> V {
         self.wait_queue.change(|source| change(&source.0))
@@ -326,7 +326,7 @@ where
 }
 
 impl<P: ToKeyedQueue> QueueKey<P> {
-    /// Creates a pointer to the queue of `key` under the table's first limit.
+    /// Creates a pointer to the queue of `key`.
     ///
     /// ```
     /// # use portcullis_async::{KeyedQueue, QueueKey};
@@ -338,30 +338,9 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     /// assert_eq!(QueueKey::new(&queue, "alice").available_at(Timestamp::ZERO), 2);
     /// ```
     pub fn new<K: Hash + ?Sized>(queue: P, key: &K) -> Self {
-        let address = queue
-            .wait_queue
-            .source
-            .0
-            .locate(0, key)
-            .expect("a table has a first limit");
+        let table = &queue.wait_queue.source.0;
+        let address = table.locate(table.hash_of(key));
         Self(QueueKeyLimiter { queue, address })
-    }
-
-    /// Creates a pointer to the queue of `key` under limit number `limit`, counted from 0. Returns
-    /// `None` if the table has no such limit.
-    ///
-    /// ```
-    /// # use portcullis_async::{KeyedQueue, QueueKey};
-    /// # use portcullis_core::{Keyed, ManualClock};
-    /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
-    /// # let table = Keyed::new(ConcurrencyRules::new(2), Line::for_keys(1_000), Seed::new());
-    /// let queue = KeyedQueue::new(table, ManualClock::new(), 10);
-    /// assert!(QueueKey::of(&queue, 0, "alice").is_some());
-    /// assert!(QueueKey::of(&queue, 1, "alice").is_none());
-    /// ```
-    pub fn of<K: Hash + ?Sized>(queue: P, limit: usize, key: &K) -> Option<Self> {
-        let address = queue.wait_queue.source.0.locate(limit, key)?;
-        Some(Self(QueueKeyLimiter { queue, address }))
     }
 
     /// Creates a pointer to the queue of the key at an address of the table. An address of another
@@ -372,7 +351,7 @@ impl<P: ToKeyedQueue> QueueKey<P> {
     /// # use portcullis_core::{Concurrency, Keyed, Timeless};
     /// # use portcullis_core::queue::Keys;
     /// let table = Keyed::for_keys(Concurrency::new(2), 100);
-    /// let alice = table.locate(0, "alice").unwrap();
+    /// let alice = table.locate(table.hash_of("alice"));
     /// let queue = KeyedQueue::new(table, Timeless, 10);
     /// let lease = QueueKey::at(&queue, alice).try_acquire(2)?;
     /// assert_eq!(queue.key("alice").available(), 0);

@@ -126,7 +126,7 @@ fn tables(rate: Rate, burst: u64, n: usize, hasher: impl BuildHasher) {
 type Table = Keyed<TokenBucketRules, Box<[Line]>, RandomSeed>;
 
 fn keys(table: Table, key: &str, now: Timestamp, n: u32) {
-    let _: Rate = table.rules()[0].rate();
+    let _: Rate = table.rules().rate();
     let _ = table.key(&key).try_acquire_at(now, n);
     let statistics = table.statistics_at(now);
     let _ = (statistics.held, statistics.live);

@@ -38,8 +38,8 @@ pub struct ClockedKey<P, C> {
 }
 
 impl<T: Keys, C: Clock> Clocked<T, C> {
-    /// Returns the limiter of `key` under the table's first limit, which takes the time from this
-    /// clock. The key takes no slot before its first grant.
+    /// Returns the limiter of `key`, which takes the time from this clock. The key takes no slot
+    /// before its first grant.
     ///
     /// # Cost
     ///
@@ -59,27 +59,6 @@ impl<T: Keys, C: Clock> Clocked<T, C> {
             key: TableKey::new(self.limiter(), key),
             clock: self.clock(),
         }
-    }
-
-    /// Returns the limiter of `key` under the limit with index `limit`, from 0. Returns `None` if
-    /// there is no such limit.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Clocked, Keyed, ManualClock};
-    /// # use portcullis_core::keyed::{FixedWindowRules, Line, Seed};
-    /// let limits = [100, 5].map(|limit| FixedWindowRules::new(limit, Duration::from_secs(60)));
-    /// let table = Keyed::with_limits(limits, Line::for_keys(100), Seed::new());
-    /// let table = Clocked::new(table, ManualClock::new());
-    /// assert_eq!(table.key_of(1, "alice").map(|key| key.available()), Some(5));
-    /// assert!(table.key_of(2, "alice").is_none());
-    /// ```
-    #[inline]
-    pub fn key_of<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<ClockedKey<&T, &C>> {
-        Some(ClockedKey {
-            key: TableKey::of(self.limiter(), limit, key)?,
-            clock: self.clock(),
-        })
     }
 }
 

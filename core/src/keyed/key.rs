@@ -25,7 +25,7 @@ use crate::time::timestamp::Timestamp;
 /// use portcullis_core::queue::Keys;
 /// fn available<T: Keys>(table: &T, key: &str) -> u64 {
 ///     use portcullis_core::{Limiter, Timestamp};
-///     TableKey::at(table, table.locate(0, key).unwrap()).available_at(Timestamp::ZERO)
+///     TableKey::at(table, table.locate(table.hash_of(key))).available_at(Timestamp::ZERO)
 /// }
 /// let table = Keyed::new(ConcurrencyRules::new(3), Line::for_keys(100), Seed::new());
 /// assert_eq!(available(&table, "alice"), 3);
@@ -58,8 +58,8 @@ use crate::time::timestamp::Timestamp;
 ///     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
 ///         self.0.hash_of(key)
 ///     }
-///     fn locate_first(&self, hash: KeyHash) -> Address {
-///         self.0.locate_first(hash)
+///     fn locate(&self, hash: KeyHash) -> Address {
+///         self.0.locate(hash)
 ///     }
 /// }
 ///
@@ -106,22 +106,8 @@ pub trait Keys: Sized {
     /// Returns the hash of `key` that the table finds it by.
     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash;
 
-    /// Returns the address of the limiter of the key with this hash, under the first limit.
-    fn locate_first(&self, hash: KeyHash) -> Address;
-
-    /// Returns the address of the limiter of the key with this hash, under the limit with index
-    /// `limit`, or `None` if there is no such limit. By default there is one limit.
-    #[inline]
-    fn locate_hashed(&self, limit: usize, hash: KeyHash) -> Option<Address> {
-        (limit == 0).then(|| self.locate_first(hash))
-    }
-
-    /// Returns the address of the limiter of `key` under the limit with index `limit`, or `None` if
-    /// there is no such limit.
-    #[inline]
-    fn locate<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<Address> {
-        self.locate_hashed(limit, self.hash_of(key))
-    }
+    /// Returns the address of the limiter of the key with this hash.
+    fn locate(&self, hash: KeyHash) -> Address;
 }
 
 /// A table that a keyed queue can own: the equivalent of
@@ -279,7 +265,7 @@ impl<P: Deref<Target: Keys>> TableKey<P> {
         Lease::try_acquire_explained_at(self, now, n)
     }
 
-    /// Returns the limiter of `key` under the table's first limit. The key keeps the given pointer.
+    /// Returns the limiter of `key`. The key keeps the given pointer.
     ///
     /// ```
     /// # use portcullis_core::{Concurrency, Keyed, Limiter, Timestamp};
@@ -291,39 +277,8 @@ impl<P: Deref<Target: Keys>> TableKey<P> {
     /// ```
     #[inline]
     pub fn new<K: Hash + ?Sized>(table: P, key: &K) -> Self {
-        let address = table.locate_first(table.hash_of(key));
+        let address = table.locate(table.hash_of(key));
         Self::at(table, address)
-    }
-
-    /// Returns the limiter of `key` under the limit with index `limit`, from 0. Returns `None` if
-    /// there is no such limit.
-    ///
-    /// ```
-    /// # use portcullis_core::{Concurrency, Keyed};
-    /// # use portcullis_core::keyed::TableKey;
-    /// let table = Keyed::for_keys(Concurrency::new(3), 100);
-    /// assert!(TableKey::of(&table, 0, "alice").is_some() && TableKey::of(&table, 1, "alice").is_none());
-    /// ```
-    #[inline]
-    pub fn of<K: Hash + ?Sized>(table: P, limit: usize, key: &K) -> Option<Self> {
-        let address = table.locate(limit, key)?;
-        Some(Self::at(table, address))
-    }
-
-    /// As [`of`](Self::of), for a key whose hash is known: see [`KeyHash`].
-    ///
-    /// ```
-    /// # use portcullis_core::{Concurrency, Keyed, Limiter, Timestamp};
-    /// # use portcullis_core::keyed::TableKey;
-    /// # use portcullis_core::queue::Keys;
-    /// let table = Keyed::for_keys(Concurrency::new(3), 100);
-    /// let alice = TableKey::hashed(&table, 0, table.hash_of("alice"));
-    /// assert_eq!(alice.map(|alice| alice.available_at(Timestamp::ZERO)), Some(3));
-    /// ```
-    #[inline]
-    pub fn hashed(table: P, limit: usize, hash: KeyHash) -> Option<Self> {
-        let address = table.locate_hashed(limit, hash)?;
-        Some(Self::at(table, address))
     }
 }
 

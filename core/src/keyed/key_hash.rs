@@ -3,7 +3,7 @@
 
 use core::hash::{BuildHasher, Hash, Hasher};
 
-/// The hash of a key, computed once for several tables or several limits.
+/// The hash of a key, computed once for several tables.
 ///
 /// A table finds a key by its hash alone. So tables that have the same hasher, for example copies
 /// of one `RandomSeed`, can share the hash of a request's key: pass it to

@@ -434,7 +434,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     /// ```
     #[inline]
     pub fn key_hashed(&self, hash: KeyHash) -> TableKey<&Self> {
-        TableKey::at(self, self.locate_first(hash))
+        TableKey::at(self, self.locate(hash))
     }
 
     /// As [`key`](Self::key), with a share of the table instead of a borrow. See
@@ -702,8 +702,8 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> Keys for Keyed
     }
 
     #[inline]
-    fn locate_first(&self, hash: KeyHash) -> Address {
-        self.table.address(hash, 0, 0)
+    fn locate(&self, hash: KeyHash) -> Address {
+        self.table.address(hash)
     }
 }
 

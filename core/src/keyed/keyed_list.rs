@@ -420,7 +420,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// ```
     #[inline]
     pub fn key_hashed(&self, hash: KeyHash) -> TableKey<&Self> {
-        TableKey::at(self, self.locate_first(hash))
+        TableKey::at(self, self.locate(hash))
     }
 
     /// As [`key`](Self::key), with a share of the table instead of a borrow: see
@@ -1275,9 +1275,9 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> Keys for KeyedList<L, M, S> 
 
     /// A key has one address for all its limits, under the index 0.
     #[inline]
-    fn locate_first(&self, hash: KeyHash) -> Address {
+    fn locate(&self, hash: KeyHash) -> Address {
         let groups = self.width().groups(self.table.lines().len());
-        Address::new(hash.get(), groups, 0, 0)
+        Address::new(hash.get(), groups)
     }
 }
 

@@ -1105,28 +1105,14 @@ impl Address {
         self.tag as usize % groups
     }
 
-    /// The address for `hash` in a table of `lines` lines, under the limit with index `limit`.
-    /// `limit_bits` bits of the tag identify the limit.
-    ///
-    /// Under another limit a key has other lines: two keys that collide under one limit are not
-    /// likely to collide under another.
+    /// The address for `hash` in a table of `lines` lines.
     #[inline]
-    pub(crate) const fn new(hash: u64, lines: usize, limit: usize, limit_bits: u32) -> Self {
-        let hash = if limit_bits == 0 {
-            hash
-        } else {
-            // An odd factor for each limit. It keeps low bits that are equal for two keys equal, so
-            // the high bits are mixed into them.
-            let product = hash.wrapping_mul(MIX.wrapping_add(2 * limit as u64));
-            product ^ product >> 32
-        };
-        let fingerprint = hash & TAG >> limit_bits;
-        // No tag is 0.
-        let fingerprint = if fingerprint == 0 { 1 } else { fingerprint };
-        let tag = (limit as u64) << (TAG_BITS - limit_bits) | fingerprint;
+    pub(crate) const fn new(hash: u64, lines: usize) -> Self {
+        let fingerprint = hash & TAG;
         Self {
             first: pick(hash, lines),
-            tag,
+            // No tag is 0.
+            tag: if fingerprint == 0 { 1 } else { fingerprint },
             lines,
         }
     }
@@ -1143,11 +1129,6 @@ impl Address {
 
     pub(crate) const fn tag(&self) -> u64 {
         self.tag
-    }
-
-    /// The limit that a tag belongs to.
-    pub(crate) const fn limit(tag: u64, limit_bits: u32) -> usize {
-        (tag >> (TAG_BITS - limit_bits)) as usize
     }
 
     /// A number that is equal for two keys of a table if and only if their addresses are equal. Its
@@ -1461,7 +1442,7 @@ mod tests {
         let lines = 1 << 20;
         let addresses: [Address; 600] = core::array::from_fn(|nth| {
             let nth = nth as u64;
-            Address::new(nth.wrapping_mul(MIX) & !TAG | (1 + nth % 2), lines, 0, 0)
+            Address::new(nth.wrapping_mul(MIX) & !TAG | (1 + nth % 2), lines)
         });
         for (nth, one) in addresses.iter().enumerate() {
             for other in &addresses[nth..] {
@@ -1477,7 +1458,7 @@ mod tests {
             };
             assert_eq!((moved == *one, moved.identity()), (true, one.identity()));
         }
-        let ahead = |hash| Address::new(hash, lines, 0, 0).identity() >> TAG_BITS;
+        let ahead = |hash| Address::new(hash, lines).identity() >> TAG_BITS;
         let highest = (0..64).map(|nth: u64| ahead(nth << 58 | 1)).max();
         assert!(
             highest > Some(u64::from(u32::MAX >> TAG_BITS)),
@@ -1506,7 +1487,7 @@ mod tests {
     #[test]
     fn a_clock_is_not_taken_for_a_claim() {
         // The low bits of a 32-bit clock can be those of any tag.
-        let (lines, address) = ([Line::new()], Address::new(5, 1, 0, 0));
+        let (lines, address) = ([Line::new()], Address::new(5, 1));
         lines[0].clock().store(address.tag(), Relaxed);
         let found = |width| address.find(&lines, width);
         assert!(matches!(found(Width::ONE), Found::Nothing));
@@ -1526,7 +1507,7 @@ mod tests {
             let mut hash = 1_u64;
             let addresses = core::iter::repeat_with(|| {
                 hash = (hash ^ hash >> 29).wrapping_mul(MIX).wrapping_add(MIX);
-                Address::new(hash ^ hash >> 32, GROUPS, 0, 0)
+                Address::new(hash ^ hash >> 32, GROUPS)
             });
             let addresses: std::vec::Vec<Address> = addresses.take(keys).collect();
             for address in &addresses {

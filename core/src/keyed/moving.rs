@@ -83,7 +83,7 @@ use crate::time::timestamp::Timestamp;
 #[diagnostic::on_unimplemented(
     message = "the keys of a table with `{Self}` cannot move to another table",
     label = "expected a table with `TokenBucketRules` or `FixedWindowRules`",
-    note = "change a concurrency limit in its table: `table.rules()[0].set_limit(limit)`"
+    note = "change a concurrency limit in its table: `table.rules().set_limit(limit)`"
 )]
 pub trait MovableRules: KeyedRules + Moved {}
 
@@ -242,12 +242,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     }
 
     fn moved<L, H>(&self, to: &Keyed<R, L, H>, state: u64, now: Timestamp) -> u64 {
-        moved(
-            &self.rules[0],
-            &to.rules[0],
-            state,
-            (now, to.table.since(now)),
-        )
+        moved(&self.rules, &to.rules, state, (now, to.table.since(now)))
     }
 
     /// Returns whether the key with this address has moved to another table: see

@@ -136,7 +136,7 @@ impl Default for Refunds {
     }
 }
 
-impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M, S, N> {
+impl<M: AsRef<[Line]>, S: BuildHasher> Keyed<TokenBucketRules, M, S> {
     /// Refunds `n` permits of a grant to the key at `address`, as far as they are worth something:
     /// also if other takes have followed the grant. `receipt` is that of the grant, and `before`
     /// what `refunds` had counted [before](Refunds::before_take) it.
@@ -181,7 +181,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M
         refunds: &Refunds,
         before: RefundsBefore,
     ) -> Refund {
-        let rules = self.rules_of(address.tag());
+        let rules = &self.rules;
         let latest = now + self.staleness();
         let mut worth = 0;
         refunds.begin(n);
@@ -226,7 +226,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher, const N: usize> Keyed<TokenBucketRules, M
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub fn charge_at(&self, address: Address, now: Timestamp, n: u32, owing: u64) -> u32 {
-        let rules = self.rules_of(address.tag());
+        let rules = &self.rules;
         for _ in 0..ATTEMPTS {
             match self.charge_once(&address, rules, now, (n, owing)) {
                 ControlFlow::Break(charged) => return charged,

@@ -111,11 +111,10 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Table<M, S> {
         KeyHash::new(&self.hasher, key)
     }
 
-    /// The address of a key under the limit with index `limit`. `limit_bits` bits of the tag
-    /// identify the limit.
+    /// The address of the key with this hash.
     #[inline]
-    pub(crate) fn address(&self, hash: KeyHash, limit: usize, limit_bits: u32) -> Address {
-        Address::new(hash.get(), self.lines().len(), limit, limit_bits)
+    pub(crate) fn address(&self, hash: KeyHash) -> Address {
+        Address::new(hash.get(), self.lines().len())
     }
 
     /// Whether the words with the clock of the entry with index `at` can be read at `now`.

@@ -590,7 +590,7 @@ impl FixedWindowBuilder {
     /// # use portcullis_core::keyed::{Line, Seed};
     /// let window = FixedWindow::builder(5, Duration::from_secs(1)).started_by_first_request();
     /// let table = Keyed::new(window.rules()?, Line::for_keys(1_000), Seed::new());
-    /// assert_eq!(table.rules()[0].limit(), 5);
+    /// assert_eq!(table.rules().limit(), 5);
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn rules(self) -> Result<FixedWindowRules, SettingsError> {

@@ -762,7 +762,7 @@ impl TokenBucketBuilder {
     /// # use portcullis_core::keyed::{Line, Seed};
     /// let rules = TokenBucket::builder(Rate::per_minute(30), 60).stepwise().rules()?;
     /// let table = Keyed::new(rules, Line::for_keys(1_000), Seed::new());
-    /// assert_eq!(table.rules()[0].tick().as_secs(), 60);
+    /// assert_eq!(table.rules().tick().as_secs(), 60);
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn rules(self) -> Result<TokenBucketRules, SettingsError> {

@@ -251,11 +251,7 @@ pub(crate) const fn nanos(at: u64) -> Timestamp {
 
 /// The number of the first key with the same address: such keys share a limit.
 pub(crate) fn shared<T: Keys>(table: &T) -> [(Address, usize); KEYS] {
-    let address = |key: usize| {
-        table
-            .locate(0, &(key as u32))
-            .expect("a table has a first limit")
-    };
+    let address = |key: usize| table.locate(table.hash_of(&(key as u32)));
     core::array::from_fn(|key| {
         let first = (0..key).find(|other| address(*other) == address(key));
         (address(key), first.unwrap_or(key))
@@ -497,7 +493,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
     }
     .run(group, &mut [Bucket::NEW; KEYS]);
     let horizon = if KeyedWord::BITS == 20 {
-        FAR_BUCKETS.rules()[0].horizon().as_nanos() as u64
+        FAR_BUCKETS.rules().horizon().as_nanos() as u64
     } else {
         3_600 * SECOND
     };
@@ -556,7 +552,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
     leases_of_an_array(group);
     an_entry_is_kept_while_its_time_repeats(group);
     both_lines(group);
-    many_limits(group);
+
     seeds(group);
     settings(group);
 }
@@ -740,71 +736,6 @@ fn both_lines(group: &mut Group<'_>) {
     group.check(
         crowded < 20 && wrong == 0,
         format_args!("{crowded} crowded, {wrong} wrong"),
-    );
-}
-
-/// With this many limits there are few tag bits to distinguish keys, and still each is under its
-/// own limit.
-fn many_limits(group: &mut Group<'_>) {
-    const LIMITS: usize = 200;
-    static TABLE: Keyed<ConcurrencyRules, Lines<1>, Seed, LIMITS> = Keyed::with_limits(
-        [const { ConcurrencyRules::new(1) }; LIMITS],
-        lines(),
-        Seed::new(),
-    );
-    let mut shared = 0;
-    for (limit, own) in TABLE.rules().iter().enumerate() {
-        let most = 1 + limit as u32 % 7;
-        let resized = own.set_limit(most).is_ok();
-        let (Some(key), Some(other)) = (TABLE.key_of(limit, "key"), TABLE.key_of(limit, "other"))
-        else {
-            group.check(false, format_args!("there is a limit {limit}"));
-            continue;
-        };
-        let all = key.try_acquire_at(Timestamp::ZERO, most);
-        let more = key.try_acquire_at(Timestamp::ZERO, 1).err();
-        let exhausted = Some(Denied::Exhausted {
-            now: Timestamp::ZERO,
-            permits: 1,
-        });
-        let too_many = key.peek_at(Timestamp::ZERO, most + 1).err();
-        let expected = Some(Denied::ExceedsCapacity {
-            permits: most + 1,
-            capacity: most,
-        });
-        group.check(
-            resized && all.is_ok() && more == exhausted && too_many == expected,
-            format_args!("{most} under the limit {limit}: {all:?}, {more:?}, {too_many:?}"),
-        );
-        let is_shared = key.address() == other.address();
-        let available = other.available_at(Timestamp::ZERO);
-        let expected = if is_shared { 0 } else { most };
-        group.check(
-            available == expected.into(),
-            format_args!("the other key has {available} under {limit}"),
-        );
-        shared += u32::from(is_shared);
-        let next = TABLE
-            .key_of((limit + 1) % LIMITS, "key")
-            .map(|next| next.address() == key.address());
-        group.check(
-            next == Some(false),
-            format_args!("the limits {limit} and the next are apart: {next:?}"),
-        );
-    }
-    let live = TABLE.statistics_at(Timestamp::ZERO).live;
-    group.check(
-        live == 0 && TABLE.key_of(LIMITS, "key").is_none(),
-        format_args!("{live} are in use"),
-    );
-    let is_expected = if KeyedWord::BITS == 20 {
-        shared > 5 && shared < 80
-    } else {
-        shared < 5
-    };
-    group.check(
-        is_expected,
-        format_args!("{shared} of {LIMITS} times two keys share a limit"),
     );
 }
 

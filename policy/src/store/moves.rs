@@ -163,10 +163,10 @@ impl Table {
     /// A table with the same settings: with the same state, or on `fresh` lines, with none.
     fn on(&self, fresh: Option<Lines>) -> Self {
         match self {
-            Self::Bucket(table) => Self::Bucket(words_on(table, fresh, table.rules()[0])),
-            Self::Window(table) => Self::Window(words_on(table, fresh, table.rules()[0])),
+            Self::Bucket(table) => Self::Bucket(words_on(table, fresh, *table.rules())),
+            Self::Window(table) => Self::Window(words_on(table, fresh, *table.rules())),
             Self::AtOnce(table) => {
-                let limit = table.rules()[0].limit();
+                let limit = table.rules().limit();
                 Self::AtOnce(words_on(table, fresh, ConcurrencyRules::new(limit)))
             }
             Self::Cooldown(table) => {
@@ -227,8 +227,8 @@ impl Table {
     /// The rules of the token buckets and windows of this table, in order.
     fn rules(&self) -> Vec<AnyRules> {
         match self {
-            Self::Bucket(table) => vec![table.rules()[0].into()],
-            Self::Window(table) => vec![table.rules()[0].into()],
+            Self::Bucket(table) => vec![(*table.rules()).into()],
+            Self::Window(table) => vec![(*table.rules()).into()],
             Self::Several(table) => table.rules().iter().filter_map(copied).collect(),
             Self::AtOnce(_) | Self::Cooldown(_) | Self::Sliding(_) => Vec::new(),
         }
@@ -587,7 +587,7 @@ impl Store {
             penalty: self
                 .penalty
                 .as_ref()
-                .map(|table| words_on(table, None, table.rules()[0])),
+                .map(|table| words_on(table, None, *table.rules())),
             starts: self.starts.clone(),
             closed: self.closed,
             is_guarded: self.is_guarded,
@@ -685,7 +685,7 @@ impl Store {
 
     /// The rules of the penalty.
     pub(crate) fn penalty(&self) -> Option<FixedWindowRules> {
-        Some(self.penalty.as_ref()?.rules()[0])
+        Some(*self.penalty.as_ref()?.rules())
     }
 
     /// Hands the state of this store over to the store `to`, which [follows](Self::followed_by) it.

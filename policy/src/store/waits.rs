@@ -110,7 +110,7 @@ impl Keys for QueuedLimits {
         KeyHash::new(&self.store.load().hasher, key)
     }
 
-    fn locate_first(&self, hash: KeyHash) -> Address {
+    fn locate(&self, hash: KeyHash) -> Address {
         let at = self.store.load().locate_hashed(hash);
         at.expect("a rule with a queue has a limit")
     }

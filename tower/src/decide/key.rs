@@ -145,14 +145,9 @@ where
         head: &RequestHead<'_>,
     ) -> Result<(TableKey<&KeyTable<R>>, KeyHash), Denial> {
         match (self.key)(head, &self.table) {
-            Some(hash) => Ok((self.of(hash), hash)),
+            Some(hash) => Ok((self.table.key_hashed(hash), hash)),
             None => Err(self.replies.without_key(now(), self.needs_address)),
         }
-    }
-
-    #[inline]
-    fn of(&self, hash: KeyHash) -> TableKey<&KeyTable<R>> {
-        TableKey::hashed(&self.table, 0, hash).expect("a table has a limit")
     }
 
     fn n(&self, cost: u32) -> u32 {
@@ -198,12 +193,15 @@ where
     }
 
     fn undo_at(&self, now: Timestamp, held: HeldByKey) {
-        let _: Refund = self.of(held.hash).refund_at(now, held.n, held.receipt);
+        let _: Refund = self
+            .table
+            .key_hashed(held.hash)
+            .refund_at(now, held.n, held.receipt);
     }
 
     fn settle_at(&self, now: Timestamp, held: HeldByKey, actual: u32) -> Option<Nothing> {
         if self.by_cost {
-            let key = self.of(held.hash);
+            let key = self.table.key_hashed(held.hash);
             if let Some(unused) = held.n.checked_sub(actual) {
                 let _: Refund = key.refund_at(now, unused, held.receipt);
             } else {

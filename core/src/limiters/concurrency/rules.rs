@@ -136,7 +136,7 @@ impl ConcurrencyRules {
     /// # use portcullis_core::keyed::{ConcurrencyRules, Line, Seed};
     /// let table = Keyed::new(ConcurrencyRules::new(1), Line::for_keys(8), Seed::new());
     /// let _busy = table.key("alice").try_acquire_at(Timestamp::ZERO, 1).unwrap();
-    /// assert_eq!(table.rules()[0].set_limit(2), Ok(1));
+    /// assert_eq!(table.rules().set_limit(2), Ok(1));
     /// assert!(table.key("alice").try_acquire_at(Timestamp::ZERO, 1).is_ok());
     /// ```
     pub fn set_limit(&self, limit: u32) -> Result<u32, SettingsError> {

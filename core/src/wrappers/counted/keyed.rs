@@ -12,8 +12,7 @@ use crate::wrappers::counted::Counted;
 use crate::wrappers::tally::Tally;
 
 impl<L: Keys, T: Borrow<Tally>> Counted<L, T> {
-    /// Returns the counted limiter of `key` under the table's first limit. The key takes no slot
-    /// before its first grant.
+    /// Returns the counted limiter of `key`. The key takes no slot before its first grant.
     ///
     /// # Cost
     ///
@@ -33,27 +32,7 @@ impl<L: Keys, T: Borrow<Tally>> Counted<L, T> {
         TableKey::new(self, key)
     }
 
-    /// Returns the counted limiter of `key` under the limit with index `limit`, from 0. Returns
-    /// `None` if there is no such limit.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Counted, Keyed, Timestamp};
-    /// # use portcullis_core::keyed::{FixedWindowRules, Line, Seed};
-    /// let limits = [100, 5].map(|limit| FixedWindowRules::new(limit, Duration::from_secs(60)));
-    /// let users = Counted::new(Keyed::with_limits(limits, Line::for_keys(100), Seed::new()));
-    /// let writes = users.key_of(1, "alice").expect("the table has this limit");
-    /// assert!(writes.try_acquire_at(Timestamp::ZERO, 6).is_err());
-    /// assert_eq!(users.counts().refused.requests, 1);
-    /// assert!(users.key_of(2, "alice").is_none());
-    /// ```
-    #[inline]
-    pub fn key_of<K: Hash + ?Sized>(&self, limit: usize, key: &K) -> Option<TableKey<&Self>> {
-        TableKey::of(self, limit, key)
-    }
-
-    /// As [`key`](Self::key), for a key whose hash is known. For a table with several limits, see
-    /// [`TableKey::hashed`].
+    /// As [`key`](Self::key), for a key whose hash is known.
     ///
     /// # Cost
     ///
@@ -68,7 +47,7 @@ impl<L: Keys, T: Borrow<Tally>> Counted<L, T> {
     /// ```
     #[inline]
     pub fn key_hashed(&self, hash: KeyHash) -> TableKey<&Self> {
-        TableKey::at(self, self.locate_first(hash))
+        TableKey::at(self, self.locate(hash))
     }
 
     /// As [`key`](Self::key), with a key and leases that own a share of the table. So a lease can
@@ -111,13 +90,8 @@ impl<L: Keys, T: Borrow<Tally>> Keys for Counted<L, T> {
     }
 
     #[inline]
-    fn locate_hashed(&self, limit: usize, hash: KeyHash) -> Option<Address> {
-        self.limiter.locate_hashed(limit, hash)
-    }
-
-    #[inline]
-    fn locate_first(&self, hash: KeyHash) -> Address {
-        self.limiter.locate_first(hash)
+    fn locate(&self, hash: KeyHash) -> Address {
+        self.limiter.locate(hash)
     }
 }
 
