@@ -14,7 +14,7 @@ use core::net::Ipv4Addr;
 use client::{Client, ask};
 use program::Program;
 use proxies::{Service, caddy, installed};
-use traffic::{POLICY, decided, sent};
+use traffic::{POLICY, decided, recorded, sent};
 
 #[test]
 fn caddy_enforces_what_the_policy_decides() {
@@ -32,7 +32,7 @@ fn caddy_enforces_what_the_policy_decides() {
         &[("uri /check/caddy", trusts)],
     );
     let statuses = sent(proxy.address);
-    let decided = decided(POLICY);
+    let decided = decided(POLICY, &recorded());
     let passed: Vec<bool> = statuses.iter().map(|status| *status == 200).collect();
     assert_eq!(passed, decided);
     let count = |of: u16| statuses.iter().filter(|status| **status == of).count();
