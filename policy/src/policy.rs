@@ -46,6 +46,9 @@ use crate::thresholds::Activity;
 #[cfg(feature = "queue")]
 use crate::timers::{QueueTimer, Timers};
 
+/// The most permits at once that a limit of a rule can have.
+const MOST_AT_ONCE: u32 = (1 << 30) - 1;
+
 /// The number of shadow rules from which one decision can hold permits at once. Those of further
 /// shadow rules return immediately.
 pub const MAX_SHADOWS: usize = 3;
@@ -537,6 +540,57 @@ impl Policy {
         let mut place = place.clone();
         message.clone_into(&mut place.message);
         Some(place)
+    }
+
+    /// Returns the same rules with the state of new limiters, and without their limits [at
+    /// once](Limit::at_once): for a program that does not see when a request ends. There, such a
+    /// limit would deny requests by how long their decisions take. None at once still denies always.
+    ///
+    /// A rule that has no other limits keeps one that never denies, so that its other settings hold,
+    /// such as [`on_missing`](Rule::on_missing) and limits of single keys. It has no header fields.
+    ///
+    /// # Panics
+    ///
+    /// Never: rules that were valid are valid without these limits.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Limit, Policy, Request, Rule};
+    /// let rule = Rule::new("all").limit("2/m".parse()?).limit(Limit::at_once(1));
+    /// let policy = Policy::new([rule]).unwrap().without_limits_at_once();
+    /// let decide = || policy.decide_at(Timestamp::from_secs(1), &Request::new("GET", "/"));
+    /// let (first, second) = (decide(), decide());
+    /// assert!(first.is_allowed() && second.is_allowed() && !decide().is_allowed());
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[must_use]
+    pub fn without_limits_at_once(&self) -> Self {
+        // None at once denies always, whatever a request takes.
+        let is_kept = |limit: &Limit| limit.period().is_some() || limit.count() == 0;
+        let without = |rule: &Rule| {
+            let mut rule = rule.clone();
+            for of_key in &mut rule.overrides {
+                of_key.limits.retain(is_kept);
+            }
+            let had_limits = !rule.limits.is_empty();
+            rule.limits.retain(is_kept);
+            if had_limits && rule.limits.is_empty() {
+                rule.limits.push(Limit::at_once(MOST_AT_ONCE));
+                rule = rule.without_headers();
+            }
+            rule
+        };
+        let rules: Vec<Rule> = self.rules().map(without).collect();
+        let settings = PolicySettings::new().path_rules(self.path_rules);
+        let policy = Self::with_settings(rules, settings.table_bytes(usize::MAX));
+        Self {
+            stores: self.stores.clone(),
+            #[cfg(any(feature = "toml", feature = "json"))]
+            places: self.places.clone(),
+            #[cfg(any(feature = "toml", feature = "json"))]
+            warnings: self.warnings.clone(),
+            ..policy.expect("they were valid before")
+        }
     }
 
     /// Returns how paths are normalized.

@@ -107,6 +107,18 @@ impl Sourced {
         self.tag = Some(tag.into());
         self
     }
+
+    /// Replaces the policy, and keeps the tag.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Policy, Sourced};
+    /// let sourced = Sourced::new(Policy::new([]).unwrap());
+    /// let _ = sourced.map(|policy| policy.without_limits_at_once());
+    /// ```
+    pub fn map(mut self, replace: impl FnOnce(Policy) -> Policy) -> Self {
+        self.policy = replace(self.policy);
+        self
+    }
 }
 
 /// Why a policy was not replaced by what a source has. The policy before stays in force.

@@ -613,3 +613,57 @@ fn a_path_with_several_readings_takes_from_the_rules_of_the_reading_that_has_the
     let decision = policy.decide_at(at(1), &Request::new("GET", "/files//a"));
     assert_eq!(decision.outcome(), Outcome::Path(PathError::Ambiguous));
 }
+
+#[test]
+fn without_limits_at_once_all_others_hold() {
+    let rules = || {
+        let vip = [Limit::per(1, MINUTE), Limit::at_once(1)];
+        [
+            Rule::new("each key")
+                .key(Key::header("X-Api-Key"))
+                .on_missing(OnMissing::Deny)
+                .limit(Limit::per(2, MINUTE))
+                .limit(Limit::at_once(1))
+                .override_key(["vip"], vip)
+                .continuing(),
+            Rule::new("service")
+                .key(Key::address())
+                .on_missing(OnMissing::Deny)
+                .limit(Limit::at_once(1).queue(3))
+                .penalty(MINUTE),
+        ]
+    };
+    let policy = Policy::new(rules()).unwrap().without_limits_at_once();
+    let decided = |key: &str| {
+        let key = [("X-Api-Key", key)];
+        let request = client(&key, 7, "/");
+        let held: Vec<_> = (0..3).map(|_| policy.decide_at(at(1), &request)).collect();
+        held.iter().map(Decision::is_allowed).collect::<Vec<_>>()
+    };
+    assert_eq!(decided("a"), [true, true, false]);
+    assert_eq!(decided("vip"), [true, false, false]);
+    assert!(!policy.decide_at(at(1), &client(&[], 7, "/")).is_allowed());
+    let key = [("X-Api-Key", "b")];
+    let without_address = Request::new("GET", "/").headers(&key);
+    assert!(!policy.decide_at(at(1), &without_address).is_allowed());
+    // A key has a limit of its own, another one is closed, and all others have none that is kept.
+    let own = Rule::new("all")
+        .key(Key::header("X-Api-Key"))
+        .limit(Limit::at_once(1))
+        .override_key(["vip"], [Limit::per(1, MINUTE)])
+        .override_key(["closed"], [Limit::at_once(0)]);
+    let policy = Policy::new([own]).unwrap().without_limits_at_once();
+    for (key, allowed) in [
+        ("vip", [true, false]),
+        ("other", [true, true]),
+        ("closed", [false, false]),
+    ] {
+        let key = [("X-Api-Key", key)];
+        let request = client(&key, 7, "/");
+        let both = [(); 2].map(|()| policy.decide_at(at(1), &request));
+        assert_eq!(both.each_ref().map(Decision::is_allowed), allowed);
+    }
+    let closed = Policy::new([Rule::new("all").limit(Limit::at_once(0))]).unwrap();
+    let closed = closed.without_limits_at_once();
+    assert!(!closed.decide_at(at(1), &GET).is_allowed());
+}

@@ -11,6 +11,7 @@ use portcullis_core::Timestamp;
 use portcullis_policy::{Considered, Explained, Policy, Request, Rule};
 
 use crate::counts::{Answered, Counts};
+use crate::reload;
 use crate::stores::StoreState;
 
 pub(crate) const STYLE: &str = include_str!("page/page.css");
@@ -151,8 +152,13 @@ fn table(html: &mut String, head: &str, rows: &str) {
     );
 }
 
+/// The limits of a rule. Those at once are not enforced here.
 fn limits(rule: &Rule) -> String {
-    let limits: Vec<_> = rule.limits().iter().map(ToString::to_string).collect();
+    let limits = rule
+        .limits()
+        .iter()
+        .filter(|limit| !reload::is_left_out(limit));
+    let limits: Vec<_> = limits.map(ToString::to_string).collect();
     limits.join(", ")
 }
 

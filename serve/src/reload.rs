@@ -1,20 +1,92 @@
 //! Reads the policy file again: from time to time, and when it is told to.
 //!
 //! A file that is not valid changes nothing, and is reported once.
+//!
+//! Limits at once are left out: a check is over before its request is. They would count checks, and
+//! deny requests while a store is slow, which no rule says.
 
 use core::time::Duration;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
-use portcullis_policy::{Change, FileSource, Kind, Policy};
+use portcullis_policy::{
+    Change, FileSource, FileSourceError, Kind, Limit, Policy, RuleSource, Sourced,
+};
 
 use crate::counts::Counts;
 use crate::settings::Settings;
 
+/// Whether a limit is not enforced: one at once, unless it denies always.
+pub(crate) fn is_left_out(limit: &Limit) -> bool {
+    limit.period().is_none() && limit.count() > 0
+}
+
+/// The policy file, without limits at once.
+pub(crate) struct Enforced {
+    file: FileSource,
+    /// The limits at once of the policy that was read last, each after the name of its rule.
+    left_out: Vec<(String, String)>,
+}
+
+impl Enforced {
+    pub(crate) fn new(file: &Path) -> Self {
+        Self {
+            file: FileSource::new(file),
+            left_out: Vec::new(),
+        }
+    }
+
+    /// Warns of what is doubtful in the file, and of rules that do not limit here what they seem
+    /// to.
+    pub(crate) fn warn(&self, policy: &Policy) {
+        for doubt in policy.warnings() {
+            tracing::warn!("{}:{doubt}", self.file.path().display());
+        }
+        for (rule, limit) in &self.left_out {
+            tracing::warn!(
+                rule,
+                limit,
+                "a limit at once is not enforced here: this program does not see when a request \
+                 ends. Set it in the proxy, or in the service"
+            );
+        }
+        for rule in policy.rules() {
+            if rule.kind() != Kind::Request {
+                let rule = rule.name();
+                tracing::warn!(rule, "it is not asked: only the kind `request` is");
+            }
+        }
+    }
+}
+
+impl RuleSource for Enforced {
+    type Error = FileSourceError;
+
+    fn load(&mut self, known: Option<&str>) -> Result<Option<Sourced>, FileSourceError> {
+        let Some(sourced) = self.file.load(known)? else {
+            return Ok(None);
+        };
+        let left_out = &mut self.left_out;
+        left_out.clear();
+        Ok(Some(sourced.map(|policy| {
+            for rule in policy.rules() {
+                let limits = rule.limits().iter();
+                let at_once = limits.filter(|limit| is_left_out(limit));
+                left_out.extend(at_once.map(|limit| (rule.name().to_owned(), limit.to_string())));
+            }
+            if left_out.is_empty() {
+                policy
+            } else {
+                policy.without_limits_at_once()
+            }
+        })))
+    }
+}
+
 /// Reads the file every `poll`, and at once for each message, until the sender is dropped. Blocks.
 pub(crate) fn run(
-    mut file: FileSource,
+    mut file: Enforced,
     settings: &Settings,
     counts: &Arc<Counts>,
     poll: Duration,
@@ -35,7 +107,7 @@ pub(crate) fn run(
     }
 }
 
-fn look(file: &mut FileSource, settings: &Settings, counts: &Arc<Counts>, reported: &mut String) {
+fn look(file: &mut Enforced, settings: &Settings, counts: &Arc<Counts>, reported: &mut String) {
     let live = counts.live();
     let now = live.load().now();
     match live.refresh_at(now, file) {
@@ -44,8 +116,8 @@ fn look(file: &mut FileSource, settings: &Settings, counts: &Arc<Counts>, report
             reported.clear();
             counts.reloaded(true);
             tell(&change);
-            warn(&live.load(), file.path());
-            match Settings::read(file.path()) {
+            file.warn(&live.load());
+            match Settings::read(file.file.path()) {
                 Ok(now) if now == *settings => {}
                 Ok(_) => tracing::warn!("the table `serve` has changed: this needs a restart"),
                 Err(error) => tracing::warn!("{error}"),
@@ -72,29 +144,4 @@ fn tell(change: &Change) {
         ended = names(&mut change.ended()),
         "a policy is in force"
     );
-}
-
-/// Warns of what is doubtful in the file, and of rules that do not limit here what they seem to.
-pub(crate) fn warn(policy: &Policy, file: &Path) {
-    for doubt in policy.warnings() {
-        tracing::warn!("{}:{doubt}", file.display());
-    }
-    for rule in policy.rules() {
-        let name = rule.name();
-        if rule.kind() != Kind::Request {
-            tracing::warn!(rule = name, "it is not asked: only the kind `request` is");
-        }
-        for limit in rule
-            .limits()
-            .iter()
-            .filter(|limit| limit.period().is_none())
-        {
-            tracing::warn!(
-                rule = name,
-                %limit,
-                "a limit at once is not enforced here: this program does not see when a request \
-                 ends. Set it in the proxy, or in the service"
-            );
-        }
-    }
 }

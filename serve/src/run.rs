@@ -9,7 +9,7 @@ use std::thread;
 
 use http::Request;
 use hyper::body::Incoming;
-use portcullis_policy::{FileSource, LivePolicy, Policy, Stores};
+use portcullis_policy::{LivePolicy, Policy, Stores};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -21,10 +21,11 @@ use crate::args::Args;
 use crate::check::Checks;
 use crate::counts::{Connected, Counts};
 use crate::envoy::Envoy;
+use crate::reload::{self, Enforced};
 use crate::seldom::Seldom;
 use crate::server::{Bounds, Protocol, serve};
 use crate::settings::Settings;
-use crate::{reload, stores};
+use crate::stores;
 
 /// How long a proxy may leave a connection idle: longer than it keeps one itself, so that it does
 /// not send a check when the connection is being closed. nginx keeps it for 60 s, Traefik and Caddy
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
 }
 
 /// Puts the rules of the file in force, with the stores.
-fn policy(file: &mut FileSource, stores: Stores) -> Result<LivePolicy, String> {
+fn policy(file: &mut Enforced, stores: Stores) -> Result<LivePolicy, String> {
     // A policy that changes keeps the stores of the one before it.
     let none = Policy::new([]).expect("no rule is wrong");
     let none = none.with_stores(stores).expect("no rule has a store");
@@ -70,9 +71,9 @@ fn policy(file: &mut FileSource, stores: Stores) -> Result<LivePolicy, String> {
 
 async fn started(args: &Args, settings: Settings) -> Result<(), String> {
     let (stores, states) = stores::open(&settings)?;
-    let mut file = FileSource::new(&args.file);
+    let mut file = Enforced::new(&args.file);
     let live = policy(&mut file, stores)?;
-    reload::warn(&live.load(), &args.file);
+    file.warn(&live.load());
     let counts = Arc::new(Counts::new(live.clone()));
     let checks = Arc::new(Checks::new(&live, &settings, &counts, args.shadow));
     let admin = Arc::new(Admin {

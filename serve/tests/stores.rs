@@ -208,3 +208,31 @@ fn a_store_that_is_away_at_the_start_is_used_once_it_answers() {
     });
     assert_eq!(statuses([&program; 5], "b"), [200, 200, 200, 200, 429]);
 }
+
+/// A check is over before its request is, so it holds no permit: neither while others are decided,
+/// nor while the store has no answer.
+#[test]
+fn a_limit_at_once_denies_no_check_while_a_store_is_slow() {
+    let Some(redis) = Server::start() else {
+        return;
+    };
+    let policy = format!(
+        "{}\n[[rules]]\nname = 'service'\npriority = 1\nlimits = [{{ at_once = 1 }}]\n",
+        policy(redis.port, "when_down = 'allow'").replace("store =", "continue = true\nstore =")
+    );
+    let program = Program::start("store-slow", &policy, &[]);
+    let listen = program.listen;
+    redis.signal("-STOP");
+    let status =
+        move |key: u8| check_of(listen, "GET /", "192.0.2.7", Some(&key.to_string())).status;
+    std::thread::scope(|scope| {
+        let many: Vec<_> = (0..8).map(|key| scope.spawn(move || status(key))).collect();
+        for one in many {
+            assert_eq!(one.join().expect("it is asked"), 200);
+        }
+    });
+    redis.signal("-CONT");
+    // The state in a reply has only limits that hold.
+    let reply = check(&program, "a");
+    assert_eq!(left(&reply).len(), 1, "{reply:?}");
+}
