@@ -11,12 +11,12 @@ use prost::Message;
 use tokio::runtime::{Builder, Runtime};
 
 use super::headers::fields;
-use crate::check::Checks;
-use crate::counts::Counts;
-use crate::envoy::Envoy;
-use crate::envoy::messages::{Code, RateLimitRequest, RateLimitResponse};
-use crate::original::{self, PROXIES};
-use crate::settings::Settings;
+use crate::serve::check::Checks;
+use crate::serve::counts::Counts;
+use crate::serve::envoy::Envoy;
+use crate::serve::envoy::messages::{Code, RateLimitRequest, RateLimitResponse};
+use crate::serve::original::{self, PROXIES};
+use crate::serve::settings::Settings;
 
 /// What begins and ends with the program, for the rules of a file.
 struct Serve {
