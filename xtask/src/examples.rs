@@ -107,14 +107,26 @@ mod tests {
         let programs: Vec<_> = blocks
             .filter_map(|block| block.split("```").next())
             .collect();
-        for (program, example) in programs.iter().zip([
-            include_str!("../../core/examples/hello.rs"),
-            include_str!("../../core/examples/per_key.rs"),
-            include_str!("../../async/examples/tokio.rs"),
+        for (program, (file, example)) in programs.iter().zip([
+            (
+                "core/examples/hello.rs",
+                include_str!("../../core/examples/hello.rs"),
+            ),
+            (
+                "core/examples/per_key.rs",
+                include_str!("../../core/examples/per_key.rs"),
+            ),
+            (
+                "async/examples/tokio.rs",
+                include_str!("../../async/examples/tokio.rs"),
+            ),
         ]) {
             // The README has longer lines, for fewer of them.
-            let [program, example] = [program, example].map(without_blanks);
-            assert!(example.ends_with(&program), "{example}\nlacks\n{program}");
+            let is_copied = without_blanks(example).ends_with(&without_blanks(program));
+            assert!(
+                is_copied,
+                "{file}: differs from README.md, copy this:\n{program}"
+            );
         }
     }
 
