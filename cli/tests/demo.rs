@@ -134,6 +134,7 @@ fn the_demo_has_a_row_for_each_limiter_that_the_readme_and_the_first_choice_name
         "Clock",
         "Clocked",
         "ForwardedFor",
+        "LimiterExt",
         "MonotonicClock",
         "Policy",
         "Rate",
