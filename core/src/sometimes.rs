@@ -36,6 +36,9 @@ use crate::word::{AtomicWord, NativeWord, Word, narrow, settings};
 /// time, no refund, and no place in a composition or a queue. To bound a rate, use a
 /// [`TokenBucket`](crate::TokenBucket).
 ///
+/// Programs that come from `golang.org/x/time/rate` find there what that package has beside its
+/// limiter. No other part of this crate uses it, and no first choice of a limiter leads here.
+///
 /// **Bound.** Of any `c` consecutive calls, in a span `t` of `now`, at most `ceil(c / every)` are
 /// due by `every`, and at most `t / interval + 1` by `interval`, besides the `first` ones. A call
 /// counts at its own `now` or at the newest `now` of a due call, whichever is later: a stale `now`

@@ -110,6 +110,6 @@ impl Active {
             keeps,
             now,
         );
-        self.is_plain &= self.overrides.is_none();
+        self.note_whether_plain();
     }
 }

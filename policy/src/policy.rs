@@ -193,14 +193,18 @@ impl Policy {
             let matcher = Matcher::new(&enabled, path_rules);
             matcher.expect("the same conditions were valid before")
         };
-        let active = |(rule, state): (Rule, State)| Active {
-            rule,
-            is_plain: state.overrides.is_none() && state.stored.is_none(),
-            stored: state.stored,
-            exempt_networks: state.exempt_networks,
-            store: state.store,
-            overrides: state.overrides,
-            activity: state.activity,
+        let active = |(rule, state): (Rule, State)| {
+            let mut active = Active {
+                rule,
+                is_plain: false,
+                stored: state.stored,
+                exempt_networks: state.exempt_networks,
+                store: state.store,
+                overrides: state.overrides,
+                activity: state.activity,
+            };
+            active.note_whether_plain();
+            active
         };
         #[cfg_attr(not(feature = "queue"), expect(unused_mut, reason = "no queues"))]
         let mut policy = Self {

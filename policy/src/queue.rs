@@ -231,7 +231,7 @@ impl Active {
                 overrides.create_queues(self.rule.kind(), timers);
             }
         }
-        self.note_queue();
+        self.note_whether_plain();
     }
 
     /// Goes on with the queues of the same rule before.
@@ -247,7 +247,7 @@ impl Active {
         if let Some(overrides) = &mut self.overrides {
             overrides.follow_queues(old.overrides.as_deref(), (was, is), timers);
         }
-        self.note_queue();
+        self.note_whether_plain();
     }
 }
 

@@ -215,7 +215,12 @@ impl Table {
     }
 
     #[inline]
-    fn locate(&self, hash: KeyHash) -> Address {
+    fn locate(&self, key: &KeyOf<'_>) -> Address {
+        each!(Table, self, table => table.key(key).address())
+    }
+
+    #[inline]
+    fn locate_hashed(&self, hash: KeyHash) -> Address {
         each!(Table, self, table => table.locate(hash))
     }
 }
@@ -416,7 +421,7 @@ impl Store {
     /// Where the state of a key is. `None` if the rule has no limits.
     #[inline]
     pub(crate) fn locate(&self, key: &KeyOf<'_>) -> Option<Address> {
-        Some(self.tables.first()?.locate(self.hash(key)))
+        self.tables.first().map(|table| table.locate(key))
     }
 
     /// The hash of a key, of which [`locate_hashed`](Self::locate_hashed) makes its address.
@@ -428,7 +433,7 @@ impl Store {
     /// As [`locate`](Self::locate), for a key whose hash is known.
     #[inline]
     pub(crate) fn locate_hashed(&self, hash: KeyHash) -> Option<Address> {
-        Some(self.tables.first()?.locate(hash))
+        self.tables.first().map(|table| table.locate_hashed(hash))
     }
 
     /// Where the state of the only key is, in tables for one key that all requests share.
@@ -1088,7 +1093,8 @@ pub(crate) fn hold_rules(length: Duration) -> Result<FixedWindowRules, SettingsE
         .rules()
 }
 
-/// The denial by a limit of 0.
+/// The denial that no time ends: by a limit of 0, and, for a request that would wait, by a limit
+/// for which no request waits. A queue rejects such a request at once.
 fn closed_to(permits: u32) -> Denied {
     Denied::ExceedsCapacity {
         permits,
@@ -1141,7 +1147,7 @@ mod tests {
             let key = KeyOf::new(&key, &request, PathRules::new());
             let at = store.locate(&key).unwrap();
             for table in &store.tables {
-                assert_eq!(table.locate(store.hash(&key)), at);
+                assert_eq!(table.locate(&key), at);
             }
             assert_eq!(store.penalty.as_ref().unwrap().key(&key).address(), at);
         }

@@ -56,6 +56,10 @@ use crate::word::{AtomicWord, NativeWord, Word, narrow, settings};
 /// A window that the first request starts, and that denies every request for a `wait` once its
 /// limit is exceeded.
 ///
+/// It is for services that come from Ocelot, whose limits deny for a period after an excess, and
+/// for the limits of a policy that do so. Otherwise choose a [`Penalty`](crate::Penalty), which
+/// adds a wait to any limiter.
+///
 /// At most `limit` permits are granted in a window of length `period`. The window starts with the
 /// first request that is granted. The request that exceeds the limit is denied and starts the wait.
 /// Every request in the wait is denied, and does not prolong it. After the wait, the next request

@@ -50,6 +50,9 @@ use crate::word::{AtomicWord, NativeWord, Word, narrow};
 /// A token bucket that slices can be cut from: shares from which one thread takes without an atomic
 /// access.
 ///
+/// It is for threads that take so often that even uncontended writes cost too much, and that can
+/// keep a handle each. Without handles, a [`StripedBucket`](crate::StripedBucket) shares the load.
+///
 /// Without slices it decides exactly as a [`TokenBucket`](crate::TokenBucket). A slice holds
 /// permits up to its size, and draws more from the rest as it needs them. The *rest* is the bucket
 /// without its slices. All callers can take from it. Its capacity is the burst less the sizes of

@@ -124,10 +124,13 @@ impl Active {
         }
     }
 
-    /// Notes whether the rule has overrides, a store or a queue.
-    #[cfg(feature = "queue")]
-    pub(crate) fn note_queue(&mut self) {
+    /// Notes whether the rule has overrides, a store or a queue. Called after each of these has
+    /// changed.
+    pub(crate) fn note_whether_plain(&mut self) {
+        #[cfg(feature = "queue")]
         let has_queue = self.store.queue().is_some();
+        #[cfg(not(feature = "queue"))]
+        let has_queue = false;
         self.is_plain = self.overrides.is_none() && self.stored.is_none() && !has_queue;
     }
 

@@ -37,7 +37,7 @@ use portcullis_core::queue::{Keys, QueueKeys};
 use portcullis_core::{Denied, Limiter, Retry, Timestamp};
 
 use super::tell::{Held, Tell};
-use super::{Store, StoreDenied, Table, penalized};
+use super::{Store, StoreDenied, Table, closed_to, penalized};
 use crate::limit::{Limit, QueueOrder};
 use crate::timers::{MAX_WAITING, QueueTimer};
 
@@ -212,10 +212,7 @@ impl QueuedKey {
             // A slot, or the end of the penalty, comes with time.
             Denied::Crowded { .. } | Denied::Penalized { .. } => by.denied,
             _ if store.may_wait(*at, now, n, by).is_ok() => by.denied,
-            _ => Denied::ExceedsCapacity {
-                permits: n,
-                capacity: 0,
-            },
+            _ => closed_to(n),
         })
     }
 
