@@ -193,24 +193,15 @@ impl Policy {
             let matcher = Matcher::new(&enabled, path_rules);
             matcher.expect("the same conditions were valid before")
         };
-        let active = |(rule, state): (Rule, State)| {
-            let mut active = Active {
-                rule,
-                is_plain: false,
-                stored: state.stored,
-                exempt_networks: state.exempt_networks,
-                store: state.store,
-                overrides: state.overrides,
-                activity: state.activity,
-            };
-            active.note_whether_plain();
-            active
-        };
         #[cfg_attr(not(feature = "queue"), expect(unused_mut, reason = "no queues"))]
         let mut policy = Self {
             path_rules,
             matcher,
-            rules: rules.into_iter().zip(states).map(active).collect(),
+            rules: rules
+                .into_iter()
+                .zip(states)
+                .map(|(rule, state)| state.of(rule))
+                .collect(),
             table_bytes: bytes,
             stores: Stores::new(),
             #[cfg(any(feature = "toml", feature = "json"))]

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use portcullis_core::keyed::FixedWindowRules;
 
-#[cfg(doc)]
 use super::active::Active;
 use crate::conditions::{Conditions, is_token, parse_network};
 use crate::key::Text;
@@ -107,6 +106,23 @@ pub(super) struct State {
     pub(super) stored: Option<Box<StoredLimits>>,
     pub(super) overrides: Option<Box<Overrides>>,
     pub(super) activity: Option<Arc<Activity>>,
+}
+
+impl State {
+    /// Returns `rule` with this state, without a queue.
+    pub(super) fn of(self, rule: Rule) -> Active {
+        let mut active = Active {
+            rule,
+            is_plain: false,
+            stored: self.stored,
+            exempt_networks: self.exempt_networks,
+            store: self.store,
+            overrides: self.overrides,
+            activity: self.activity,
+        };
+        active.note_whether_plain();
+        active
+    }
 }
 
 /// What is wrong with one rule.
