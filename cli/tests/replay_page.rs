@@ -198,12 +198,18 @@ fn the_page_shows_decisions_the_busiest_keys_and_what_keys_need() {
     ] {
         assert!(shown.contains(expected), "{expected} is missing in {shown}");
     }
-    // The numbers of a chart are in a table, and a slider has a label.
+    assert!(shown.contains("the stronger the colour, the more"));
     let of = |wanted: &'static str| tags.iter().filter(move |(name, _)| name == wanted);
     let value = |tag: &Tag, name: &str| {
         let found = tag.1.iter().find(|(of, _)| of == name);
         found.map(|(_, value)| value.clone())
     };
+    // What is wider than the page is scrolled with keys, and has a name.
+    for wide in of("div").filter(|tag| value(tag, "class").as_deref() == Some("wide")) {
+        assert_eq!(value(wide, "tabindex").as_deref(), Some("0"));
+        assert!(value(wide, "aria-label").is_some());
+    }
+    // The numbers of a chart are in a table, and a slider has a label.
     let slider = of("input").next().unwrap();
     let label = of("label").next().unwrap();
     assert_eq!(value(slider, "id"), value(label, "for"));

@@ -1081,3 +1081,57 @@ fn a_rule_that_rested_for_any_time_up_to_ten_years_grants_its_whole_limit() {
         }
     }
 }
+
+/// The grants of a window in some span as long as its period, at most.
+fn most_in_a_period(policy: &Policy, seed: u64) -> usize {
+    let mut state = seed;
+    let mut grants: Vec<u64> = Vec::new();
+    let mut now = 0;
+    for _ in 0..4_000 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        now += [1, 7, 120, 900][(state >> 60) as usize % 4];
+        let request = Request::new("GET", "/");
+        if policy
+            .decide_at(Timestamp::from_millis(now), &request)
+            .is_allowed()
+        {
+            grants.push(now);
+        }
+    }
+    let in_span = |&first: &u64| {
+        let inside = |at: &&u64| (first..first + 10_000).contains(*at);
+        grants.iter().filter(inside).count()
+    };
+    grants.iter().map(in_span).max().unwrap_or(0)
+}
+
+#[test]
+fn a_strict_sliding_window_holds_in_any_span() {
+    let sliding = |text: &str| {
+        let limit = limit(text);
+        limit.algorithm_of(Algorithm::SlidingWindow { segments: 4 })
+    };
+    let policy = |limit| Policy::new([Rule::new("all").limit(limit)]).unwrap();
+    let mut loose = 0;
+    for seed in 1..20 {
+        assert!(most_in_a_period(&policy(sliding("9/10s").strict()), seed) <= 9);
+        loose = loose.max(most_in_a_period(&policy(sliding("9/10s")), seed));
+    }
+    assert!(
+        loose > 9,
+        "by default it holds in spans that begin with a segment"
+    );
+    // Only a sliding window can be strict, with room for one more segment.
+    let problem = |limit| {
+        let errors = Policy::new([Rule::new("all").limit(limit)]).unwrap_err();
+        errors[0].problem.clone()
+    };
+    for other in [limit("9/10s").strict(), Limit::at_once(3).strict()] {
+        assert!(problem(other).starts_with("strict has no effect"));
+    }
+    let many = limit("9/h").algorithm_of(Algorithm::SlidingWindow { segments: 64 });
+    assert!(Policy::new([Rule::new("all").limit(many.clone())]).is_ok());
+    assert!(problem(many.strict()).contains("63"));
+}

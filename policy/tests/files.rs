@@ -749,3 +749,48 @@ fn a_file_whose_rules_do_not_what_they_seem_to_is_read_with_warnings() {
         ]
     );
 }
+
+#[test]
+fn a_file_can_make_a_sliding_window_strict() {
+    let limit = |settings: &str| {
+        let text = format!("[[rules]]\nname = 'a'\nlimits = [{{ rate = '5/m', {settings} }}]\n");
+        let policy = Policy::from_toml(&text).map_err(|errors| errors[0].to_string())?;
+        Ok(policy.rule("a").unwrap().limits()[0].is_strict())
+    };
+    let strict = "algorithm = 'sliding-window', segments = 63, strict = true";
+    assert_eq!(limit(strict), Ok(true));
+    assert_eq!(
+        limit("algorithm = 'sliding-window', strict = false"),
+        Ok(false)
+    );
+    let refused: Result<bool, String> = limit("strict = true");
+    let refused = refused.unwrap_err();
+    assert!(
+        refused.starts_with("3:11: limits[0]: strict has no effect"),
+        "{refused}"
+    );
+    let json = r#"{ "rules": [{ "name": "a",
+        "limits": [{ "rate": "5/m", "algorithm": "sliding-window", "strict": true }] }] }"#;
+    let policy = Policy::from_json(json).unwrap();
+    assert!(policy.rule("a").unwrap().limits()[0].is_strict());
+}
+
+#[test]
+fn a_message_is_at_the_rule_of_the_file() {
+    let text = "[[rules]]\nname = 'b'\npriority = 2\n\n[[rules]]\nname = 'a'\n";
+    let policy = Policy::from_toml(text).unwrap();
+    let at = |rule: &str| {
+        policy
+            .message_at(rule, "here")
+            .map(|error| error.to_string())
+    };
+    assert_eq!(at("b").as_deref(), Some("2:8: here"));
+    assert_eq!(at("a").as_deref(), Some("6:8: here"));
+    assert_eq!(at("c"), None);
+    assert!(
+        Policy::new([Rule::new("a")])
+            .unwrap()
+            .message_at("a", "here")
+            .is_none()
+    );
+}

@@ -555,6 +555,14 @@ fn a_limit_that_a_store_cannot_keep_is_refused() {
     assert_eq!(error(second(1).debt(1)), Unsupported("debt"));
     assert_eq!(error(second(1).stepwise()), Unsupported("refill"));
     assert_eq!(error(second(1).queue(1)), Unsupported("queue"));
+    assert_eq!(
+        error(
+            second(1)
+                .algorithm_of(Algorithm::SlidingWindow { segments: 4 })
+                .strict()
+        ),
+        Unsupported("strict")
+    );
     let from_request = second(1).algorithm_of(Algorithm::WindowFromRequest);
     assert_eq!(error(from_request), Unsupported("window-from-request"));
     let nanos = Limit::per(1, Duration::from_nanos(1_500));

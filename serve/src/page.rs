@@ -96,7 +96,7 @@ pub(crate) fn live(counts: &Counts, stores: &[StoreState]) -> String {
     let heads = "<th class=\"n\">allowed</th><th class=\"n\">per second</th>\
                  <th class=\"n\">denied</th><th class=\"n\">per second</th>";
     let heads = format!("<th>rule</th><th>limits</th>{heads}");
-    table(&mut html, &heads, &rules(counts, &policy));
+    table(&mut html, "Rules", &heads, &rules(counts, &policy));
     html.push_str("<h2>Keys that are denied most</h2>\n");
     let mut rows = String::new();
     for (rule, key, count) in counts.most_denied(KEYS) {
@@ -108,7 +108,7 @@ pub(crate) fn live(counts: &Counts, stores: &[StoreState]) -> String {
         );
     }
     let heads = "<th>key</th><th>rule</th><th class=\"n\">denied</th>";
-    table(&mut html, heads, &rows);
+    table(&mut html, "Keys that are denied most", heads, &rows);
     html
 }
 
@@ -140,14 +140,17 @@ fn rules(counts: &Counts, policy: &Policy) -> String {
     rows
 }
 
-fn table(html: &mut String, head: &str, rows: &str) {
+/// Writes a table with a name. If it is wider than the page, it is scrolled by itself, also with
+/// keys.
+fn table(html: &mut String, name: &str, head: &str, rows: &str) {
     if rows.is_empty() {
         html.push_str("<p>None.</p>\n");
         return;
     }
     let _ = write!(
         html,
-        "<div class=\"wide\"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n\
+        "<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"{name}\">\
+         <table aria-label=\"{name}\">\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n\
          </table></div>\n"
     );
 }
@@ -236,7 +239,12 @@ impl Question {
             );
         }
         let mut html = String::new();
-        table(&mut html, "<th>rule</th><th>key</th><th>says</th>", &rows);
+        table(
+            &mut html,
+            "What each rule says",
+            "<th>rule</th><th>key</th><th>says</th>",
+            &rows,
+        );
         if !explained.iter().any(|each| each.decides) {
             html.push_str("<p>Allowed: no rule decides.</p>\n");
         }

@@ -5,8 +5,17 @@ setInterval(async () => {
   try {
     const reply = await fetch("/live");
     if (!reply.ok) throw new Error(reply.status);
+    const html = await reply.text();
+    // Where the reader is in each table.
+    const tables = () => [...live.querySelectorAll(".wide")];
+    const places = tables().map(each => [each.scrollLeft, each === document.activeElement]);
     // The program has escaped all text in it.
-    live.innerHTML = await reply.text();
+    live.innerHTML = html;
+    tables().forEach((each, index) => {
+      const [left, hasFocus] = places[index] ?? [0, false];
+      each.scrollLeft = left;
+      if (hasFocus) each.focus({ preventScroll: true });
+    });
   } catch {
     document.title = "No answer - portcullis-serve";
     return;

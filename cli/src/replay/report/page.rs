@@ -101,7 +101,7 @@ impl Section<'_> {
         );
         let _ = writeln!(
             out,
-            "<caption>Requests in each {}; the darker, the more, up to {}</caption>",
+            "<caption>Requests in each {}; the stronger the colour, the more, up to {}</caption>",
             length(timeline.width()),
             grouped(most)
         );
@@ -157,7 +157,7 @@ impl Section<'_> {
         }
         let keys = minute.len();
         let over = |limit: u64| keys - minute.partition_point(|&need| need <= limit);
-        out.push_str("<h3>What if</h3>\n<div class=\"wide\">\n<table>\n");
+        out.push_str("<h3>What if</h3>\n<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"What if\">\n<table>\n");
         let _ = writeln!(
             out,
             "<caption>Limits that serve a share of {}</caption>",
@@ -257,7 +257,8 @@ fn over_time(out: &mut String, timeline: &Timeline) {
         );
     }
     out.push_str(
-        "</svg>\n<details><summary>As a table</summary>\n<div class=\"wide\"><table>\n<tr>\
+        "</svg>\n<details><summary>As a table</summary>\n<div class=\"wide\" role=\"region\" tabindex=\"0\" \
+         aria-label=\"Decisions over time\"><table>\n<tr>\
          <th scope=\"col\">from</th><th scope=\"col\">allowed</th>\
          <th scope=\"col\">denied</th></tr>\n",
     );
