@@ -11,6 +11,7 @@ macro_rules! documents {
 documents! {
     Tour: include_str!("tour.md"),
     ReadmeOfCore: include_str!("../core/README.md"),
+    ReadmeOfAdaptive: include_str!("../adaptive/README.md"),
     ReadmeOfAsync: include_str!("../async/README.md"),
     ReadmeOfCounters: include_str!("../counters/README.md"),
     ReadmeOfFleet: include_str!("../fleet/README.md"),

@@ -44,6 +44,7 @@ fn the_list_of_features_names_every_feature_and_whether_it_is_on_by_default() {
     for (folder, package) in [
         ("core", "portcullis-core"),
         ("async", "portcullis-async"),
+        ("adaptive", "portcullis-adaptive"),
         ("counters", "portcullis-counters"),
         ("policy", "portcullis-policy"),
         ("tower", "portcullis-tower"),

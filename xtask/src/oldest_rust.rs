@@ -24,8 +24,8 @@ use crate::programs::{printed, rustup};
 const LIBRARIES: [(&str, &str); 2] = [("core", "portcullis-core"), ("async", "portcullis-async")];
 
 /// The libraries with another lowest version, by folder.
-const OTHERS: [&str; 7] = [
-    "policy", "tower", "shm", "fleet", "jobs", "counters", "stores",
+const OTHERS: [&str; 8] = [
+    "policy", "tower", "shm", "fleet", "jobs", "counters", "stores", "adaptive",
 ];
 
 /// Features that need a newer version, because a dependency needs it.

@@ -1,0 +1,379 @@
+//! A concurrency limit and what finds it.
+//!
+//! State: the limiter's word (`Concurrency`), which alone decides; a
+//! [`Recorder`](crate::recorder), which leases write when they end; the controller, in
+//! [`Turns`](crate::turn). Transitions:
+//!
+//! - a *request* is decided by the word. A denial adds 1 to a count;
+//! - an *end* returns the permits to the word, then adds 1 to the recorder's cursor, and leaves a
+//!   sample;
+//! - a *close*: the end that finds the window due claims the controller, asks it for a limit, sets
+//!   the limit, and begins the next window. Who does not get the claim goes its way.
+//!
+//! Invariant: the word's limit lies between the floor and the ceiling at every moment, whatever a
+//! controller returns, and the word grants nothing beyond it. So no race in the recorder, no
+//! panic of a controller and no thread that dies in a close admits one request too many.
+
+use crate::controller::{Controller, Decision, Phase};
+use crate::controllers::knee::Knee;
+use crate::held::Held;
+use crate::outcome::Outcome;
+use crate::recorder::{Recorded, Recorder};
+use crate::sync::atomic::AtomicU32;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::turn::{Turn, Turns};
+use crate::window::{Window, precise};
+use core::fmt;
+use portcullis_core::builder::Setting;
+use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
+use portcullis_core::{Concurrency, Denied, Limiter, Retry, SettingsError, Timestamp};
+
+/// A concurrency limit that finds itself: a [`Concurrency`] whose limit a [`Controller`] sets, from
+/// how long permits were held, and how requests ended.
+///
+/// **Bound.** No request is admitted that leaves more permits in use than the limit at that moment.
+/// The limit is never above the ceiling and never below the floor.
+///
+/// **Cost.** A request costs what it costs a [`Concurrency`] limit. A denial adds 1 to a count. The
+/// end of a request adds 1 to another count, and writes a sample. One in about 30 ends closes a
+/// window, which takes some microseconds. Nothing locks, waits or allocates.
+///
+/// **Time** is an argument, in any unit that the caller's clock counts as nanoseconds.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_adaptive::{Adaptive, Outcome};
+/// use portcullis_core::Timestamp;
+///
+/// let limit = Adaptive::builder(20).floor(2).ceiling(500).build()?;
+///
+/// let mut now = Timestamp::from_secs(1);
+/// let held = limit.try_acquire_at(now, 1)?;
+/// now = now.saturating_add(Duration::from_millis(5)); // The request is served.
+/// held.end_at(now, Outcome::Succeeded);
+///
+/// assert_eq!(limit.limiter().in_use(), 0);
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub struct Adaptive<C = Knee> {
+    limiter: Concurrency,
+    recorder: Recorder,
+    controller: Turns<C>,
+    told: Told,
+    floor: u32,
+    ceiling: u32,
+    enforces: bool,
+}
+
+/// What was decided last. Numbers that are read together may be of two decisions.
+#[derive(Debug)]
+struct Told {
+    limit: AtomicU32,
+    phase: AtomicU32,
+    capacity: AtomicU32,
+    base: AtomicU32,
+    windows: AtomicU32,
+}
+
+/// The last decision of an [`Adaptive`] limit: for logs, metrics and pages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// The limit that the controller found, between the floor and the ceiling.
+    pub limit: u32,
+    /// The permits in use.
+    pub in_use: u32,
+    /// The step of the controller.
+    pub phase: Phase,
+    /// The throughput at which the service is saturated: requests each second, 0 if not known.
+    pub capacity: f32,
+    /// The latency without a queue in seconds, 0 if not known.
+    pub base: f32,
+    /// How many windows were closed; wraps.
+    pub windows: u32,
+}
+
+impl Adaptive {
+    /// Returns a builder for a limit that begins with `initial` permits.
+    pub fn builder(initial: u32) -> AdaptiveBuilder {
+        AdaptiveBuilder {
+            initial,
+            floor: 1,
+            ceiling: 1_000.max(initial),
+            enforces: true,
+            controller: Knee::new(),
+        }
+    }
+}
+
+impl<C: Controller> Adaptive<C> {
+    /// Takes `n` permits at `now`. Call [`Held::end_at`] when the request has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`] if the permits in use and `n` would exceed the limit.
+    #[inline]
+    pub fn try_acquire_at(&self, now: Timestamp, n: u32) -> Result<Held<&Self, C>, Denied> {
+        Held::try_acquire_at(self, now, n)
+    }
+
+    /// Returns the limit that holds now. In shadow mode, the one that would hold.
+    pub fn limit(&self) -> u32 {
+        self.told.limit.load(Relaxed)
+    }
+
+    /// Returns the limiter inside.
+    pub fn limiter(&self) -> &Concurrency {
+        &self.limiter
+    }
+
+    /// Returns the last decision of the controller.
+    pub fn explain(&self) -> Explanation {
+        let told = &self.told;
+        Explanation {
+            limit: told.limit.load(Relaxed),
+            in_use: self.limiter.in_use(),
+            phase: phase_of(told.phase.load(Relaxed)),
+            capacity: f32::from_bits(told.capacity.load(Relaxed)),
+            base: f32::from_bits(told.base.load(Relaxed)),
+            windows: told.windows.load(Relaxed),
+        }
+    }
+
+    /// Decides on a request for `n` permits. The caller ends it with [`end`](Self::end).
+    #[inline]
+    pub(crate) fn take(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
+        if !self.enforces && self.limiter.in_use().saturating_add(n) > self.limit() {
+            self.recorder.deny();
+        }
+        let taken = self.limiter.take_at(now, n);
+        if taken.is_err() {
+            self.recorder.deny();
+        }
+        taken.map(|_| ())
+    }
+
+    /// Returns `n` permits, and records that they were held from `since` to `now`.
+    #[inline]
+    pub(crate) fn end(&self, since: Timestamp, now: Timestamp, n: u32, outcome: Outcome) {
+        self.limiter.release(n);
+        if outcome == Outcome::Ignored {
+            self.recorder.pass();
+            return;
+        }
+        let latency = now.saturating_since(since).as_secs_f32();
+        let in_flight = self.limiter.in_use();
+        if self.recorder.end(now, latency, in_flight, outcome) == Recorded::Due {
+            self.close(now);
+        }
+    }
+
+    /// Closes the window, if it is due and no other thread is about to.
+    #[cold]
+    fn close(&self, now: Timestamp) {
+        if self.recorder.due(now).is_none() {
+            return;
+        }
+        let seconds = now.as_nanos() / 1_000_000_000;
+        let Some(turn) = self.controller.claim(seconds as u32) else {
+            return;
+        };
+        self.decide(now, turn);
+    }
+
+    fn decide(&self, now: Timestamp, mut turn: Turn<'_, C>) {
+        // Another thread may have closed the window before the claim.
+        let Some(span) = self.recorder.due(now) else {
+            return;
+        };
+        let in_flight = self.limiter.in_use();
+        let old = self.limit();
+        let clock = precise(now.as_nanos()) / 1e9;
+        let window = Window::new(&self.recorder, span, clock, in_flight, old);
+        let decision = turn.change(|controller| {
+            let mut next = controller.clone();
+            let decision = next.decide(&window);
+            *controller = next;
+            decision
+        });
+        let age = micros(decision.seconds);
+        if decision.wait {
+            self.recorder.extend(decision.samples, age);
+            return;
+        }
+        let limit = decision.limit.clamp(self.floor, self.ceiling);
+        if limit != old && self.enforces {
+            // Refused only above the ceiling, which fits.
+            let _ = self.limiter.set_limit(limit);
+        }
+        self.tell(limit, &decision);
+        let skip = if decision.settle {
+            settling(old, limit, self.limiter.in_use())
+        } else {
+            0
+        };
+        self.recorder.next(span, skip, decision.samples, age);
+    }
+
+    fn tell(&self, limit: u32, decision: &Decision) {
+        let told = &self.told;
+        told.limit.store(limit, Relaxed);
+        told.phase.store(decision.phase as u32, Relaxed);
+        told.capacity
+            .store((decision.capacity as f32).to_bits(), Relaxed);
+        told.base.store((decision.base as f32).to_bits(), Relaxed);
+        told.windows.fetch_add(1, Relaxed);
+    }
+}
+
+/// Returns how many requests must end until those that come have seen the new limit only. A change
+/// of less than 8 % is none. After a cut, nothing is admitted until the permits in use fit the
+/// limit: as many ends as they are too many. Then each request in flight saw the former queue.
+fn settling(old: u32, new: u32, in_flight: u32) -> u32 {
+    let (few, many) = (old.min(new), old.max(new));
+    if u64::from(many - few) * 25 <= u64::from(many) * 2 {
+        return 0;
+    }
+    let drain = if new < old {
+        in_flight.saturating_sub(new)
+    } else {
+        0
+    };
+    drain + few.min(in_flight)
+}
+
+fn micros(seconds: f64) -> u32 {
+    // Saturates.
+    (seconds * 1e6) as u32
+}
+
+fn phase_of(number: u32) -> Phase {
+    match number {
+        0 => Phase::Starting,
+        1 => Phase::Free,
+        2 => Phase::Measuring,
+        3 => Phase::Lowered,
+        _ => Phase::Comparing,
+    }
+}
+
+/// It is the limiter inside. What is taken through this interface, and not by
+/// [`try_acquire_at`](Adaptive::try_acquire_at), counts in the limit and tells the controller
+/// nothing.
+impl<C: Controller> Limiter for Adaptive<C> {
+    #[inline]
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let counts = ask.is_final() && !ask.is_look();
+        let answer = self.limiter.decide(ask);
+        if counts && matches!(answer, Answer::Denied(_)) {
+            self.recorder.deny();
+        }
+        answer
+    }
+
+    #[inline]
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        if let Back::Release { .. } = back {
+            self.recorder.pass();
+        }
+        self.limiter.give_back(back)
+    }
+
+    fn read(&self, read: Read<'_>) -> Reading {
+        self.limiter.read(read)
+    }
+
+    fn retry(&self, denied: Denied) -> Retry {
+        Limiter::retry(&self.limiter, denied)
+    }
+}
+
+impl<C> fmt::Debug for Adaptive<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Adaptive")
+            .field("limiter", &self.limiter)
+            .field("told", &self.told)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Builds an [`Adaptive`] limit. Created by [`Adaptive::builder`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct AdaptiveBuilder<C = Knee> {
+    initial: u32,
+    floor: u32,
+    ceiling: u32,
+    enforces: bool,
+    controller: C,
+}
+
+impl<C: Controller> AdaptiveBuilder<C> {
+    /// Sets the lowest limit, at least 1. The default is 1.
+    pub const fn floor(mut self, floor: u32) -> Self {
+        self.floor = floor;
+        self
+    }
+
+    /// Sets the highest limit. The default is 1,000, or the initial limit if that is more.
+    pub const fn ceiling(mut self, ceiling: u32) -> Self {
+        self.ceiling = ceiling;
+        self
+    }
+
+    /// Computes and reports the limit, and denies only above the ceiling.
+    pub const fn shadow(mut self) -> Self {
+        self.enforces = false;
+        self
+    }
+
+    /// Sets the controller. The default is [`Knee`].
+    pub fn controller<D: Controller>(self, controller: D) -> AdaptiveBuilder<D> {
+        AdaptiveBuilder {
+            initial: self.initial,
+            floor: self.floor,
+            ceiling: self.ceiling,
+            enforces: self.enforces,
+            controller,
+        }
+    }
+
+    /// Builds the limit.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingsError`] if the floor is 0, or the ceiling is below the floor or above
+    /// [`Concurrency::max_limit`].
+    pub fn build(mut self) -> Result<Adaptive<C>, SettingsError> {
+        if self.floor == 0 {
+            let setting = Setting::Limit;
+            return Err(SettingsError::Zero { setting });
+        }
+        if self.floor > self.ceiling {
+            return Err(SettingsError::TooLarge {
+                setting: Setting::Limit,
+                max: self.ceiling.into(),
+            });
+        }
+        let _ceiling_fits = Concurrency::builder(self.ceiling).build()?;
+        let second = self.controller.clone();
+        let first = self.controller.begin(self.initial);
+        let limit = first.limit.clamp(self.floor, self.ceiling);
+        let held = if self.enforces { limit } else { self.ceiling };
+        Ok(Adaptive {
+            limiter: Concurrency::builder(held).build()?,
+            recorder: Recorder::new(limit.min(20), first.samples, micros(first.seconds)),
+            controller: Turns::new(self.controller, second),
+            told: Told {
+                limit: AtomicU32::new(limit),
+                phase: AtomicU32::new(Phase::Starting as u32),
+                capacity: AtomicU32::new(0),
+                base: AtomicU32::new(0),
+                windows: AtomicU32::new(0),
+            },
+            floor: self.floor,
+            ceiling: self.ceiling,
+            enforces: self.enforces,
+        })
+    }
+}

@@ -1,0 +1,62 @@
+//! Concurrency limits that find themselves.
+//!
+//! How many requests may a service hold at once? Too few waste it; too many queue. An
+//! [`Adaptive`] limit finds out, from how long requests take, and follows the service.
+//!
+//! # Items by use
+//!
+//! | to | use |
+//! |---|---|
+//! | limit what is in flight before a service | [`Adaptive`], [`AdaptiveBuilder`] |
+//! | hold permits, and tell how the request ended | [`Held`], [`Outcome`] |
+//! | choose how the limit is found | [`Knee`] (the default), [`EnvoyGradient`], [`Gradient2`], [`Vegas`], [`Aimd`] |
+//! | find it in a way of your own | [`Controller`], [`Window`], [`Sample`], [`Decision`] |
+//! | see what was decided, and why | [`Explanation`], [`Phase`] |
+//! | try controllers on a service that you describe | `simulate`, with the feature of this name |
+//!
+//! # What it holds
+//!
+//! - **The bound of a concurrency limit**, always: what a controller does wrong makes a limit too
+//!   low or too high, between its floor and its ceiling, and never admits beyond it.
+//! - **No lock.** A window is closed by the request that ends last in it. Others do not wait.
+//! - **Per key**: one [`Adaptive`] limit for each service, route or partition. They share nothing,
+//!   so a service that fails slows down nobody else's requests.
+//!
+//! # Several limiters before one service
+//!
+//! Each takes the queue of the others for the latency of the service. [`Knee::rise`] bounds what
+//! comes of it. Better is one limiter for one service: at the service itself.
+#![cfg_attr(not(any(test, feature = "simulate")), no_std)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+#![deny(unsafe_code)]
+#![allow(
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "limits and numbers of samples are small and positive; a cast of a number saturates"
+)]
+
+mod adaptive;
+mod controller;
+mod controllers;
+mod held;
+mod math;
+mod outcome;
+mod recorder;
+#[cfg(feature = "simulate")]
+pub mod simulate;
+mod sync;
+mod turn;
+mod window;
+
+pub use adaptive::{Adaptive, AdaptiveBuilder, Explanation};
+pub use controller::{Controller, Decision, Phase};
+pub use controllers::aimd::Aimd;
+pub use controllers::envoy::EnvoyGradient;
+pub use controllers::gradient2::Gradient2;
+pub use controllers::knee::Knee;
+pub use controllers::vegas::Vegas;
+pub use held::Held;
+pub use outcome::Outcome;
+pub use recorder::Sample;
+pub use window::Window;
