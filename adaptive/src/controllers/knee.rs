@@ -30,7 +30,8 @@
 //! gives, with the capacity that was measured while the base was near it. The lowest base is that
 //! since the service was last seen idle; it rises only then. So limiters that share a service,
 //! each of which takes the queue of the others for the service's own latency, cannot drive one
-//! another up without end.
+//! another up without end. While free, the limit is at most five times what the lowest base
+//! explains, or 16.
 
 use crate::controller::{Controller, Decision, Phase};
 use crate::controllers::estimate::{Estimate, Measured};
@@ -66,7 +67,7 @@ const FREE_BELOW: f64 = 0.01;
 /// explains, and at least `LEAST_FREE`.
 const ROOM: f64 = 2.0;
 const WIDE: f64 = 5.0;
-const LEAST_FREE: f64 = 32.0;
+const LEAST_FREE: f64 = 16.0;
 /// Up to so many times its lowest, the base counts as the service's own.
 const TRUSTED: f64 = 1.5;
 /// Below this share of the capacity the service counts as idle.
@@ -456,7 +457,7 @@ impl Knee {
         }
         let state = &mut self.state;
         if state.denied < FREE_BELOW {
-            let explained = WIDE * state.served.max(seen.throughput) * state.base.value;
+            let explained = WIDE * state.served.max(seen.throughput) * state.lowest;
             let room = (ROOM * state.most).min(explained).max(LEAST_FREE);
             state.limit = room.max(state.limit + 0.1 * (room - state.limit));
         }
@@ -466,7 +467,7 @@ impl Knee {
     fn set_limit(&mut self, now: f64, old: f64) {
         let headroom = self.headroom();
         let state = &mut self.state;
-        if state.base.value <= TRUSTED * state.lowest && state.peak > 0.0 {
+        if state.base.value <= TRUSTED * state.lowest {
             state.peak = state.peak.max(state.capacity.value);
         }
         let wanted = (self.state.knee() * (1.0 + headroom)).min(self.bound(headroom));
