@@ -1,10 +1,11 @@
 //! The bound of the concurrency limit, whatever controllers and threads do.
 
+use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use core::time::Duration;
 use portcullis_adaptive::{Adaptive, Controller, Decision, Outcome, Window};
 use portcullis_core::Timestamp;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::sync::Arc;
 use std::thread;
 
