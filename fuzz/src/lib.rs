@@ -36,7 +36,7 @@ mod serve {
 pub mod targets;
 
 // Where the parts look for each other.
-use serve::{check, counts, described, envoy, original, seldom, settings};
+use serve::{check, counts, described, original, seldom, settings};
 
 #[cfg(fuzzing)]
 pub use libfuzzer_sys;
