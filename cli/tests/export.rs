@@ -233,7 +233,7 @@ const RULES: &str = "
     [[rules]]
     name = 'all'
     key = ['address/24/48', 'method']
-    limits = ['20/s', { rate = '150/m', burst = 30 }]
+    limits = ['20/s', { rate = '2/s', burst = 30 }]
 ";
 
 /// Whether all rules that would limit a request let it pass at `now`, if it takes nothing.
