@@ -41,7 +41,6 @@
 mod adaptive;
 mod controller;
 mod controllers;
-mod held;
 mod math;
 mod outcome;
 mod recorder;
@@ -51,14 +50,13 @@ mod sync;
 mod turn;
 mod window;
 
-pub use adaptive::{Adaptive, AdaptiveBuilder, Explanation};
+pub use adaptive::{Adaptive, AdaptiveBuilder, Explanation, Held};
 pub use controller::{Controller, Decision, Phase};
 pub use controllers::aimd::Aimd;
 pub use controllers::envoy::EnvoyGradient;
 pub use controllers::gradient2::Gradient2;
 pub use controllers::knee::Knee;
 pub use controllers::vegas::Vegas;
-pub use held::Held;
 pub use outcome::Outcome;
 pub use recorder::Sample;
 pub use window::Window;

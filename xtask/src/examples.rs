@@ -11,6 +11,7 @@ const ENDING: &[(&str, &[&str])] = &[
     ("async", &["tokio", "smol", "threads", "crawler"]),
     ("policy", &["rules_from_file"]),
     ("shm", &["two_processes"]),
+    ("adaptive", &["scenarios"]),
 ];
 
 pub(crate) fn check(context: &Context) -> Check {

@@ -1,8 +1,7 @@
 //! A service of so many workers with one queue, and the limits before it, as events in virtual time.
 
-use crate::adaptive::{Adaptive, Explanation};
+use crate::adaptive::{Adaptive, Explanation, Held};
 use crate::controller::Controller;
-use crate::held::Held;
 use crate::outcome::Outcome;
 use crate::simulate::random::Random;
 use crate::simulate::scenario::{Check, Scenario, Span};
