@@ -5,10 +5,9 @@ use core::num::NonZero;
 use core::time::Duration;
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand, ValueHint};
+use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use portcullis_policy::Kind;
 
-use crate::export::Target;
 use crate::limit::{Limit, period};
 use crate::policy_file::PolicyFormat;
 use crate::replay::args::ReplayArgs;
@@ -136,6 +135,17 @@ pub(crate) struct CheckArgs {
     /// What else is known of the request.
     #[command(flatten)]
     pub(crate) about: RequestArgs,
+}
+
+/// The server whose configuration is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Target {
+    /// A file that the block `http` of nginx includes.
+    Nginx,
+    /// A file for HAProxy, beside your own.
+    Haproxy,
+    /// A local rate limit filter of Envoy, in JSON.
+    Envoy,
 }
 
 /// Writes rules in the configuration of nginx, HAProxy or Envoy, as far as it can say them.

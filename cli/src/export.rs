@@ -23,27 +23,14 @@ mod plan;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::ValueEnum;
-
 use self::plan::{Plan, Unsaid};
-use crate::args::ExportArgs;
+use crate::args::{ExportArgs, Target};
 use crate::failure::Failure;
 use crate::policy_file::PolicyFile;
 use crate::text::{counted, visible};
 
 /// The exit code if something cannot be said.
 const NOT_ALL: u8 = 3;
-
-/// The server whose configuration is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Target {
-    /// A file that the block `http` of nginx includes.
-    Nginx,
-    /// A file for HAProxy, beside your own.
-    Haproxy,
-    /// A local rate limit filter of Envoy, in JSON.
-    Envoy,
-}
 
 /// Writes the rules of a file for a server on standard output. Prints what cannot be said on
 /// standard error, each with its line.

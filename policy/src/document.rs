@@ -30,7 +30,7 @@ use crate::path::PathRules;
 use crate::policy::Policy;
 #[cfg(feature = "json")]
 use crate::policy::plan::{check, fit};
-use crate::problem::FileError;
+use crate::problem::{FileError, OfFile};
 use crate::rule::{Rule, RuleError};
 #[cfg(feature = "json")]
 use crate::settings::DEFAULT_TABLE_BYTES;
@@ -385,8 +385,10 @@ impl<'t> Reader<'t> {
     ) -> Result<Policy, Vec<FileError>> {
         match Policy::with_settings(rules, settings) {
             Ok(mut policy) if self.errors.is_empty() => {
-                policy.warnings = self.doubts(&policy);
-                policy.places = self.places_of(&policy);
+                policy.of_file = OfFile {
+                    warnings: self.doubts(&policy),
+                    places: self.places_of(&policy),
+                };
                 return Ok(policy);
             }
             Ok(_) => {}

@@ -36,7 +36,7 @@ use crate::matcher::Matcher;
 use crate::overrides::Place;
 use crate::path::{PathError, PathRules, Reading};
 #[cfg(any(feature = "toml", feature = "json"))]
-use crate::problem::FileError;
+use crate::problem::{FileError, OfFile};
 use crate::request::{Kind, Request};
 use crate::rule::{OnMissing, Rule, RuleError};
 use crate::settings::PolicySettings;
@@ -93,10 +93,7 @@ pub struct Policy {
     table_bytes: usize,
     pub(crate) stores: Stores,
     #[cfg(any(feature = "toml", feature = "json"))]
-    pub(crate) warnings: Vec<FileError>,
-    /// Where each rule is in its file; the message is the name of the rule.
-    #[cfg(any(feature = "toml", feature = "json"))]
-    pub(crate) places: Vec<FileError>,
+    pub(crate) of_file: OfFile,
     #[cfg(feature = "queue")]
     pub(crate) timers: Timers,
     /// Tells the time of requests that can wait.
@@ -205,9 +202,7 @@ impl Policy {
             table_bytes: bytes,
             stores: Stores::new(),
             #[cfg(any(feature = "toml", feature = "json"))]
-            warnings: Vec::new(),
-            #[cfg(any(feature = "toml", feature = "json"))]
-            places: Vec::new(),
+            of_file: OfFile::default(),
             matched,
             #[cfg(feature = "queue")]
             timers: Timers::DEFAULT,
@@ -517,7 +512,7 @@ impl Policy {
     /// ```
     #[cfg(any(feature = "toml", feature = "json"))]
     pub fn warnings(&self) -> &[FileError] {
-        &self.warnings
+        &self.of_file.warnings
     }
 
     /// Returns a message at the rule with this name in the file that the rules are from. `None`
@@ -531,7 +526,11 @@ impl Policy {
     /// ```
     #[cfg(any(feature = "toml", feature = "json"))]
     pub fn message_at(&self, rule: &str, message: &str) -> Option<FileError> {
-        let place = self.places.iter().find(|place| place.message == rule)?;
+        let place = self
+            .of_file
+            .places
+            .iter()
+            .find(|place| place.message == rule)?;
         let mut place = place.clone();
         message.clone_into(&mut place.message);
         Some(place)

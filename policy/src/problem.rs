@@ -156,3 +156,12 @@ impl fmt::Display for FileError {
 
 #[cfg(any(feature = "toml", feature = "json"))]
 impl core::error::Error for FileError {}
+
+/// What a policy knows of the file that its rules are from.
+#[cfg(any(feature = "toml", feature = "json"))]
+#[derive(Default)]
+pub(crate) struct OfFile {
+    pub(crate) warnings: Vec<FileError>,
+    /// Where each rule is; the message is the name of the rule.
+    pub(crate) places: Vec<FileError>,
+}

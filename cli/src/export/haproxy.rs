@@ -138,63 +138,108 @@ fn parts_of(parts: &RuleParts<'_>) -> String {
     parts.join("|")
 }
 
+/// Whether a rule limits a request.
+fn limited(rule: &Planned<'_>) -> String {
+    format!("{{ var(txn.portcullis_{}) -m found }}", rule.number)
+}
+
+/// Writes whether a rule limits a request, and whether it ends the search.
+fn choose(rules: &mut String, rule: &Planned<'_>, plan: &Plan<'_>) {
+    let number = rule.number;
+    let name = visible(rule.rule.name().as_bytes());
+    let _ = writeln!(rules, "    # {name}");
+    let is_limited = limited(rule);
+    for conditions in conditions(rule, plan) {
+        let _ = writeln!(
+            rules,
+            "    http-request set-var(txn.portcullis_{number}) int(1) if !{{ var(txn.portcullis_end) -m found }}{conditions}"
+        );
+    }
+    if rule.ends {
+        let _ = writeln!(
+            rules,
+            "    http-request set-var(txn.portcullis_end) int(1) if {is_limited}"
+        );
+    }
+    if rule.limits.is_empty() {
+        return;
+    }
+    for (by, values) in &rule.parts.exempt {
+        if let KeyPart::Header([name]) = by {
+            let values = any_of(values.iter().map(|value| literal(value.as_bytes())));
+            let _ = writeln!(
+                rules,
+                "    http-request unset-var(txn.portcullis_{number}) if {{ req.fhdr({name}) -m reg '^{values}$' }}"
+            );
+        }
+    }
+    if !rule.parts.exempt_networks.is_empty() {
+        let networks = rule.parts.exempt_networks.join(" ");
+        let _ = writeln!(
+            rules,
+            "    http-request unset-var(txn.portcullis_{number}) if {{ src {networks} }}"
+        );
+    }
+    if rule.parts.on_missing == OnMissing::Deny {
+        for name in headers_of(&rule.parts) {
+            let _ = writeln!(
+                rules,
+                "    http-request deny deny_status 503 if {is_limited} !{{ req.fhdr({name}) -m reg . }}"
+            );
+        }
+    }
+}
+
+/// Writes which paths are denied, because a service may read them in another way than the rules.
+fn refuse_paths(rules: &mut String, plan: &Plan<'_>) {
+    let asks_paths = plan.rules.iter().any(|rule| !rule.parts.paths.is_empty());
+    if asks_paths && !plan.literal {
+        *rules += "    # Paths that a service may read in another way than the rules.\n    \
+                  http-request deny deny_status 400 if { path,url_dec -m reg '(//|/[.][.]?(/|$))' }\n";
+    }
+    if asks_paths && !plan.decode_slashes {
+        *rules += "    http-request deny deny_status 400 if { path -i -m sub %2f }\n";
+    }
+}
+
+/// The end of the line of the table of a limit, what denies by it, and what counts.
+fn limit_lines(limit: &Limit, slot: usize, deny: &str, is_limited: &str) -> [String; 3] {
+    match filled(limit) {
+        Some(millis) => [
+            format!(
+                " expire {}ms store gpc0,gpc0_rate({millis}ms)\n",
+                2 * millis
+            ),
+            format!(
+                "    {deny} if {is_limited} {{ sc_gpc0_rate({slot}) ge {} }}\n",
+                limit.capacity()
+            ),
+            format!("    http-request sc-inc-gpc0({slot}) if {is_limited}\n"),
+        ],
+        None => [
+            "\n".into(),
+            format!(
+                "    {deny} if {is_limited} {{ sc_trackers({slot}) gt {} }}\n",
+                limit.count()
+            ),
+            String::new(),
+        ],
+    }
+}
+
 /// Writes the rules of a plan, and returns what cannot be said.
 pub(crate) fn write(plan: Plan<'_>) -> (String, Vec<Unsaid<'_>>) {
     let mut tables = String::new();
     let mut rules = String::new();
     let (mut tracks, mut denies, mut counts) = (String::new(), String::new(), String::new());
-    let asks_paths = plan.rules.iter().any(|rule| !rule.parts.paths.is_empty());
-    if asks_paths && !plan.literal {
-        rules += "    # Paths that a service may read in another way than the rules.\n    \
-                  http-request deny deny_status 400 if { path,url_dec -m reg '(//|/[.][.]?(/|$))' }\n";
-    }
-    if asks_paths && !plan.decode_slashes {
-        rules += "    http-request deny deny_status 400 if { path -i -m sub %2f }\n";
-    }
+    refuse_paths(&mut rules, &plan);
     let (mut first_slot, mut slots) = (0, 0);
     for rule in &plan.rules {
         let number = rule.number;
-        let name = visible(rule.rule.name().as_bytes());
-        let _ = writeln!(rules, "    # {name}");
-        let is_limited = format!("{{ var(txn.portcullis_{number}) -m found }}");
-        for conditions in conditions(rule, &plan) {
-            let _ = writeln!(
-                rules,
-                "    http-request set-var(txn.portcullis_{number}) int(1) if !{{ var(txn.portcullis_end) -m found }}{conditions}"
-            );
-        }
-        if rule.ends {
-            let _ = writeln!(
-                rules,
-                "    http-request set-var(txn.portcullis_end) int(1) if {is_limited}"
-            );
-        }
+        let is_limited = limited(rule);
+        choose(&mut rules, rule, &plan);
         if rule.limits.is_empty() {
             continue;
-        }
-        for (by, values) in &rule.parts.exempt {
-            if let KeyPart::Header([name]) = by {
-                let values = any_of(values.iter().map(|value| literal(value.as_bytes())));
-                let _ = writeln!(
-                    rules,
-                    "    http-request unset-var(txn.portcullis_{number}) if {{ req.fhdr({name}) -m reg '^{values}$' }}"
-                );
-            }
-        }
-        if !rule.parts.exempt_networks.is_empty() {
-            let networks = rule.parts.exempt_networks.join(" ");
-            let _ = writeln!(
-                rules,
-                "    http-request unset-var(txn.portcullis_{number}) if {{ src {networks} }}"
-            );
-        }
-        if rule.parts.on_missing == OnMissing::Deny {
-            for name in headers_of(&rule.parts) {
-                let _ = writeln!(
-                    rules,
-                    "    http-request deny deny_status 503 if {is_limited} !{{ req.fhdr({name}) -m reg . }}"
-                );
-            }
         }
         let (kind, sample) = key_of(rule);
         if sample.starts_with("var") {
@@ -228,32 +273,10 @@ pub(crate) fn write(plan: Plan<'_>) -> (String, Vec<Unsaid<'_>>) {
                 tracks,
                 "    http-request track-sc{slot} {sample} table {table} if {is_limited}"
             );
-            let _ = match filled(limit) {
-                Some(millis) => {
-                    let expire = 2 * millis;
-                    let _ = writeln!(
-                        tables,
-                        " expire {expire}ms store gpc0,gpc0_rate({millis}ms)"
-                    );
-                    let _ = writeln!(
-                        counts,
-                        "    http-request sc-inc-gpc0({slot}) if {is_limited}"
-                    );
-                    let most = limit.capacity();
-                    writeln!(
-                        denies,
-                        "    {deny} if {is_limited} {{ sc_gpc0_rate({slot}) ge {most} }}"
-                    )
-                }
-                None => {
-                    let _ = writeln!(tables);
-                    let most = limit.count();
-                    writeln!(
-                        denies,
-                        "    {deny} if {is_limited} {{ sc_trackers({slot}) gt {most} }}"
-                    )
-                }
-            };
+            let written = limit_lines(limit, slot, &deny, &is_limited);
+            tables += &written[0];
+            denies += &written[1];
+            counts += &written[2];
         }
         if !rule.ends {
             first_slot += rule.limits.len();

@@ -303,32 +303,24 @@ fn address(v4: u8, v6: u8) -> String {
     text
 }
 
-/// Writes the rules of a plan, and returns what cannot be said.
-pub(crate) fn write(mut plan: Plan<'_>) -> (String, Vec<Unsaid<'_>>) {
-    let ignore_case = plan.ignore_case;
-    if ignore_case {
-        let has_path = |rule: &&mut Planned<'_>| rule.parts.key.contains(&KeyPart::Path);
-        let unsaid = plan.rules.iter_mut().filter(has_path).filter_map(|rule| {
-            let limits = core::mem::take(&mut rule.limits);
-            (!limits.is_empty()).then(|| Unsaid {
-                rule: rule.rule.name(),
-                reason: "a key there tells upper and lower case apart: its requests pass without \
-                         a limit"
-                    .into(),
-            })
-        });
-        let unsaid: Vec<_> = unsaid.collect();
-        plan.unsaid.extend(unsaid);
-    }
-    let mut flags = Flags::default();
-    let asked: Vec<Asked> = plan
-        .rules
-        .iter()
-        .map(|rule| Asked::new(rule, &plan, &mut flags))
-        .collect();
-    let mut text = String::from(
-        "# Include this file in the block `http`. The limits then hold in all servers.\n\n",
-    );
+/// Takes away the limits whose key is a path, if its case makes no difference.
+fn without_paths(plan: &mut Plan<'_>) {
+    let has_path = |rule: &&mut Planned<'_>| rule.parts.key.contains(&KeyPart::Path);
+    let unsaid = plan.rules.iter_mut().filter(has_path).filter_map(|rule| {
+        let limits = core::mem::take(&mut rule.limits);
+        (!limits.is_empty()).then(|| Unsaid {
+            rule: rule.rule.name(),
+            reason: "a key there tells upper and lower case apart: its requests pass without \
+                     a limit"
+                .into(),
+        })
+    });
+    let unsaid: Vec<_> = unsaid.collect();
+    plan.unsaid.extend(unsaid);
+}
+
+/// The variables that keys have.
+fn variables(plan: &Plan<'_>) -> Vec<String> {
     let mut maps: Vec<String> = Vec::new();
     let parts = plan.rules.iter().filter(|rule| !rule.limits.is_empty());
     for part in parts.flat_map(|rule| &rule.parts.key) {
@@ -346,11 +338,57 @@ pub(crate) fn write(mut plan: Plan<'_>) -> (String, Vec<Unsaid<'_>>) {
             maps.push(map);
         }
     }
+    maps
+}
+
+/// Writes the `map` of the key of a rule. The rules in `ended` keep their requests from it.
+fn key_map(
+    text: &mut String,
+    (rule, asked): (&Planned<'_>, &Asked),
+    flags: &Flags,
+    request: &str,
+    ended: &[String],
+) {
+    let (number, key) = (rule.number, key_of(&rule.parts));
+    if rule.ends {
+        let _ = writeln!(
+            text,
+            "map $portcullis_rule $portcullis_key_{number} {{\n    {number} {key};"
+        );
+    } else {
+        let _ = writeln!(
+            text,
+            "map \"$portcullis_rule {request}\" $portcullis_key_{number} {{"
+        );
+        if !ended.is_empty() {
+            // An earlier rule has decided.
+            let earlier = any_of(ended.iter().cloned());
+            let _ = writeln!(text, "    \"~^{earlier}e? \" \"\";");
+        }
+        asked.lines(text, flags, "\\d+e? ", &key, "\"\"");
+    }
+    *text += "    default \"\";\n}\n";
+}
+
+/// Writes the rules of a plan, and returns what cannot be said.
+pub(crate) fn write(mut plan: Plan<'_>) -> (String, Vec<Unsaid<'_>>) {
+    if plan.ignore_case {
+        without_paths(&mut plan);
+    }
+    let mut flags = Flags::default();
+    let asked: Vec<Asked> = plan
+        .rules
+        .iter()
+        .map(|rule| Asked::new(rule, &plan, &mut flags))
+        .collect();
+    let mut text = String::from(
+        "# Include this file in the block `http`. The limits then hold in all servers.\n\n",
+    );
     for (index, definition) in flags.all.iter().enumerate() {
         text += &definition.replacen("_N ", &format!("_{index} "), 1);
         text.push('\n');
     }
-    for map in maps {
+    for map in variables(&plan) {
         text += &map;
         text.push('\n');
     }
@@ -367,27 +405,9 @@ pub(crate) fn write(mut plan: Plan<'_>) -> (String, Vec<Unsaid<'_>>) {
     let mut limits = String::new();
     for (rule, asked) in plan.rules.iter().zip(&asked) {
         if !rule.limits.is_empty() {
-            let (number, key) = (rule.number, key_of(&rule.parts));
             let name = visible(rule.rule.name().as_bytes());
             let _ = writeln!(text, "\n# {name}");
-            if rule.ends {
-                let _ = writeln!(
-                    text,
-                    "map $portcullis_rule $portcullis_key_{number} {{\n    {number} {key};"
-                );
-            } else {
-                let _ = writeln!(
-                    text,
-                    "map \"$portcullis_rule {request}\" $portcullis_key_{number} {{"
-                );
-                if !ended.is_empty() {
-                    // An earlier rule has decided.
-                    let earlier = any_of(ended.iter().cloned());
-                    let _ = writeln!(text, "    \"~^{earlier}e? \" \"\";");
-                }
-                asked.lines(&mut text, &flags, "\\d+e? ", &key, "\"\"");
-            }
-            text += "    default \"\";\n}\n";
+            key_map(&mut text, (rule, asked), &flags, &request, &ended);
             for (index, limit) in rule.limits.iter().enumerate() {
                 zone(&mut text, &mut limits, rule, index, limit);
             }
