@@ -52,8 +52,8 @@ pub struct Decision {
     pub settle: bool,
     /// Which step of the controller this is.
     pub phase: Phase,
-    /// The throughput at which the service is saturated, as far as the controller knows it: requests
-    /// each second, else 0.
+    /// The throughput at which the service is saturated, as far as the controller knows it:
+    /// requests each second, else 0.
     pub capacity: f64,
     /// The latency without a queue in seconds, as far as the controller knows it, else 0.
     pub base: f64,

@@ -3,21 +3,21 @@
 //! State: a cursor, and a ring of samples.
 //!
 //! ```text
-//! cursor   31         24 23                    0
-//!         +-------------+-----------------------+   count - FIRST is the number of the next sample.
+//! cursor   31         24 23                    0 +-------------+-----------------------+   count -
+//! FIRST is the number of the next sample.
 //!         | window's tag|  count                |   Below FIRST, samples are skipped.
 //!         +-------------+-----------------------+
 //! sample   latency, f32 of seconds;   tag | outcome | in flight after it (22 bits)
 //! ```
 //!
-//! A lease that ends adds 1 to the cursor. That gives it the tag of the window and its own number in
-//! it, for itself alone. It then writes its sample into the slot of that number. The lease with
+//! A lease that ends adds 1 to the cursor. That gives it the tag of the window and its own number
+//! in it, for itself alone. It then writes its sample into the slot of that number. The lease with
 //! number 0 writes when the window began. The closer of a window moves the cursor to the next tag
 //! in one swap, so each lease counts in one window exactly.
 //!
-//! Invariant: a sample that is read has the window's tag, so it was written by a lease that ended in
-//! it (or 256 windows ago, by a thread that slept in between). Samples that are late, or whose two
-//! halves are of two leases, change an estimate by one sample. No permit depends on them.
+//! Invariant: a sample that is read has the window's tag, so it was written by a lease that ended
+//! in it (or 256 windows ago, by a thread that slept in between). Samples that are late, or whose
+//! two halves are of two leases, change an estimate by one sample. No permit depends on them.
 
 use crate::outcome::Outcome;
 use crate::sync::atomic::AtomicU32;

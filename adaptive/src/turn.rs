@@ -10,10 +10,10 @@
 //! value, until it sets the claim to free again. A panic does so as well, by the drop.
 //!
 //! A claimer that never returns (a thread that was killed, the threads that a `fork` left behind)
-//! leaves its claim. [`PATIENCE`] seconds later the others use the second cell, whose value is
-//! that of a new limiter. The first cell is never touched again, unless its claimer comes back: then
-//! it is free. So a dead thread costs the others what was learned, and nothing else. If both
-//! cells have dead claimers, no value changes any more, and the limit stays as it is.
+//! leaves its claim. [`PATIENCE`] seconds later the others use the second cell, whose value is that
+//! of a new limiter. The first cell is never touched again, unless its claimer comes back: then it
+//! is free. So a dead thread costs the others what was learned, and nothing else. If both cells
+//! have dead claimers, no value changes any more, and the limit stays as it is.
 #![allow(
     unsafe_code,
     reason = "the claim is the proof that the value is not shared"

@@ -565,8 +565,8 @@ impl<'t> FileReader<'t> {
         Some(self.beyond_rate(&settings, limit))
     }
 
-    /// Sets the algorithm of a limit, the segments of its window, and whether it is strict. A bucket
-    /// that is strict is refused when the rules are.
+    /// Sets the algorithm of a limit, the segments of its window, and whether it is strict. A
+    /// bucket that is strict is refused when the rules are.
     fn algorithm(&mut self, settings: &Settings<'_, 't>, mut limit: Limit) -> Option<Limit> {
         let algorithm = self.choice(settings, "algorithm", &ALGORITHMS);
         limit = limit.algorithm_of(algorithm.unwrap_or_default());

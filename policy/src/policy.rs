@@ -538,10 +538,12 @@ impl Policy {
 
     /// Returns the same rules with the state of new limiters, and without their limits [at
     /// once](Limit::at_once): for a program that does not see when a request ends. There, such a
-    /// limit would deny requests by how long their decisions take. None at once still denies always.
+    /// limit would deny requests by how long their decisions take. None at once still denies
+    /// always.
     ///
-    /// A rule that has no other limits keeps one that never denies, so that its other settings hold,
-    /// such as [`on_missing`](Rule::on_missing) and limits of single keys. It has no header fields.
+    /// A rule that has no other limits keeps one that never denies, so that its other settings
+    /// hold, such as [`on_missing`](Rule::on_missing) and limits of single keys. It has no header
+    /// fields.
     ///
     /// # Panics
     ///

@@ -2,8 +2,8 @@ use crate::controller::{Controller, Decision, Phase};
 use crate::math::sqrt;
 use crate::window::Window;
 
-/// Envoy's gradient: the ratio of the latency without load, measured from time to time at a limit of
-/// 3, to the median now.
+/// Envoy's gradient: the ratio of the latency without load, measured from time to time at a limit
+/// of 3, to the median now.
 ///
 /// Source: Envoy's adaptive concurrency filter, with its defaults: a median of 50 requests at a
 /// limit of 3, every 60 s and after five windows at the lowest limit; a buffer of 25 %; windows of

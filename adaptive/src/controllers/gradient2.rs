@@ -3,9 +3,9 @@ use crate::window::Window;
 
 /// Gradient2: compares the latency with its own long average.
 ///
-/// Source: `Gradient2Limit` of Netflix's concurrency-limits, with its defaults (a tolerance of 1.5, a
-/// queue of 4, smoothing by 0.2, 600 windows of memory), behind its `WindowedLimit`: windows of at
-/// least 10 samples and 1 s. Its average follows a queue that lasts, so the limit drifts up.
+/// Source: `Gradient2Limit` of Netflix's concurrency-limits, with its defaults (a tolerance of 1.5,
+/// a queue of 4, smoothing by 0.2, 600 windows of memory), behind its `WindowedLimit`: windows of
+/// at least 10 samples and 1 s. Its average follows a queue that lasts, so the limit drifts up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gradient2 {
     limit: f64,

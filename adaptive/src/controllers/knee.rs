@@ -18,17 +18,18 @@
 //!   flight.
 //! - **Lowered**: with 0.85 knee in flight, nothing queues, and the base is the mean in flight
 //!   divided by the throughput. If the knee was too high, the base is measured as `0.85 knee /
-//!   capacity`, so the next knee is 15 % lower. If the limit was below the true knee, the throughput
-//!   was `limit / base`, so the next limit is higher by the headroom. The fixed point is the true
-//!   knee, whatever was believed before. Lowered phases become rare as the base becomes certain.
+//!   capacity`, so the next knee is 15 % lower. If the limit was below the true knee, the
+//!   throughput was `limit / base`, so the next limit is higher by the headroom. The fixed point is
+//!   the true knee, whatever was believed before. Lowered phases become rare as the base becomes
+//!   certain.
 //! - **Comparing**: after a cut, either the latency falls (it was a queue) or the throughput does
 //!   (the base was too low): the slope of Little's law tells which.
 //! - **Free**: while nothing is denied, the limit is twice what was in flight, and at most five
 //!   times what the base explains. It is never cut, and nothing is denied to learn something.
 //!
-//! Invariant: once it has denied, the limit is at most `rise` times the limit that the *lowest base*
-//! gives, with the capacity that was measured while the base was near it. The lowest base is that
-//! since the service was last seen idle; it rises only then. So limiters that share a service,
+//! Invariant: once it has denied, the limit is at most `rise` times the limit that the *lowest
+//! base* gives, with the capacity that was measured while the base was near it. The lowest base is
+//! that since the service was last seen idle; it rises only then. So limiters that share a service,
 //! each of which takes the queue of the others for the service's own latency, cannot drive one
 //! another up without end. While free, the limit is at most five times what the lowest base
 //! explains, or 16.
@@ -354,9 +355,9 @@ impl Knee {
     }
 
     /// The share of the knee that is added to it. A queue is worth its latency only near the
-    /// capacity: there up to two knees, and a quarter under a clear overload. (The loss of a service
-    /// with room for `k` waiting requests falls with `load^-k`, so `k` is a multiple of
-    /// `1 / ln(load)`.)
+    /// capacity: there up to two knees, and a quarter under a clear overload. (The loss of a
+    /// service with room for `k` waiting requests falls with `load^-k`, so `k` is a multiple of `1
+    /// / ln(load)`.)
     fn headroom(&self) -> f64 {
         let load = (self.state.load.value / self.state.capacity.value).max(1.000_1);
         let slots = self.slots / (ln(load) + 0.05);

@@ -1,4 +1,5 @@
-//! A service of so many workers with one queue, and the limits before it, as events in virtual time.
+//! A service of so many workers with one queue, and the limits before it, as events in virtual
+//! time.
 
 use crate::adaptive::{Adaptive, Explanation, Held};
 use crate::controller::Controller;

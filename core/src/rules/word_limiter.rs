@@ -94,8 +94,8 @@ impl<R: WordRules, P: Place<R::Word>> WordLimiter<R, P> {
     }
 
     /// Takes. Only `take_at` of a limiter calls it, once. So the compiler optimises the closure by
-    /// itself and then inlines it. Without the closure, or with it but without a function that takes
-    /// it, a take of a 32-bit word has 66 instructions in place of 56.
+    /// itself and then inlines it. Without the closure, or with it but without a function that
+    /// takes it, a take of a 32-bit word has 66 instructions in place of 56.
     #[inline(always)]
     pub(crate) fn take(&self, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         let request = self.rules.request(now, n)?;

@@ -37,8 +37,8 @@ use crate::time::timestamp::Timestamp;
 impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// Refunds `n` permits of a grant to the limit with index `limit` of the key at `address`.
     /// `receipt` is that of the limit: see
-    /// [`try_acquire_each_noted_at`](crate::keyed::TableKey::try_acquire_each_noted_at). Returns how
-    /// many permits count as never taken: all or none. The others come back by time alone.
+    /// [`try_acquire_each_noted_at`](crate::keyed::TableKey::try_acquire_each_noted_at). Returns
+    /// how many permits count as never taken: all or none. The others come back by time alone.
     ///
     /// A window refunds them if it still counts the grant. A token bucket does if no other request
     /// was decided on it in the meantime: see also [`refund_counted_at`](Self::refund_counted_at).
