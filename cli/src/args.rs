@@ -153,9 +153,9 @@ pub(crate) enum Target {
 /// The configuration is written on standard output. What the server cannot say is printed on
 /// standard error, with the line of the rule and the reason.
 ///
-/// nginx: maps, limit_req and limit_conn, to include in the block http. HAProxy: stick tables and
-/// rules that deny, to load before your own file. Envoy: a local rate limit filter, and the
-/// rate_limits for a virtual host, in JSON.
+/// nginx: maps and limits of requests and connections, to include in the block http. HAProxy: stick
+/// tables and rules that deny, to load before your own file. Envoy: a local rate limit filter, and
+/// the rate limits for a virtual host, in JSON.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   portcullis export policy.toml --to nginx > /etc/nginx/portcullis.conf

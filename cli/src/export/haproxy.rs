@@ -69,14 +69,15 @@ fn filled(limit: &Limit) -> Option<u128> {
 }
 
 /// The statuses that `deny` has.
-const DENIES: [u16; 17] = [
-    400, 401, 403, 404, 405, 407, 408, 410, 413, 425, 429, 500, 501, 502, 503, 504, 422,
+const DENIES: [u16; 16] = [
+    400, 401, 403, 404, 405, 407, 408, 410, 413, 425, 429, 500, 501, 502, 503, 504,
 ];
 
 fn deny(status: u16) -> String {
-    match DENIES[..16].contains(&status) {
-        true => format!("http-request deny deny_status {status}"),
-        false => format!("http-request return status {status}"),
+    if DENIES.contains(&status) {
+        format!("http-request deny deny_status {status}")
+    } else {
+        format!("http-request return status {status}")
     }
 }
 
@@ -227,6 +228,22 @@ fn limit_lines(limit: &Limit, slot: usize, deny: &str, is_limited: &str) -> [Str
     }
 }
 
+/// How to load the file, and how many limits a request can have.
+fn head(slots: usize) -> String {
+    let mut text = String::from(
+        "# Load this file before your own: haproxy -f portcullis.cfg -f haproxy.cfg. In yours, write\n\
+         # `frontend NAME from portcullis` for the frontends that have the limits.\n",
+    );
+    if slots > 3 {
+        let _ = write!(
+            text,
+            "\nglobal\n    # A request has more limits than three. Needs HAProxy 2.8 or newer.\n    \
+             tune.stick-counters {slots}\n"
+        );
+    }
+    text
+}
+
 /// Writes the rules of a plan, and returns what cannot be said.
 pub(crate) fn write(plan: Plan<'_>) -> (String, Vec<Unsaid<'_>>) {
     let mut tables = String::new();
@@ -273,26 +290,14 @@ pub(crate) fn write(plan: Plan<'_>) -> (String, Vec<Unsaid<'_>>) {
                 tracks,
                 "    http-request track-sc{slot} {sample} table {table} if {is_limited}"
             );
-            let written = limit_lines(limit, slot, &deny, &is_limited);
-            tables += &written[0];
-            denies += &written[1];
-            counts += &written[2];
+            let [table, denial, count] = limit_lines(limit, slot, &deny, &is_limited);
+            (tables, denies, counts) = (tables + &table, denies + &denial, counts + &count);
         }
         if !rule.ends {
             first_slot += rule.limits.len();
         }
     }
-    let mut text = String::from(
-        "# Load this file before your own: haproxy -f portcullis.cfg -f haproxy.cfg. In yours, write\n\
-         # `frontend NAME from portcullis` for the frontends that have the limits.\n",
-    );
-    if slots > 3 {
-        let _ = write!(
-            text,
-            "\nglobal\n    # A request has more limits than three. Needs HAProxy 2.8 or newer.\n    \
-             tune.stick-counters {slots}\n"
-        );
-    }
+    let mut text = head(slots);
     let _ = write!(
         text,
         "{tables}\ndefaults portcullis\n    mode http\n{rules}{tracks}{denies}{counts}"

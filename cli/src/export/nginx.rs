@@ -185,9 +185,10 @@ impl Asked {
             alternatives.push((ones, any.clone()));
         }
         let methods = methods_of(parts);
-        let methods = match methods.is_empty() {
-            true => any,
-            false => any_of(methods.into_iter().map(|name| literal(name.as_bytes()))),
+        let methods = if methods.is_empty() {
+            any
+        } else {
+            any_of(methods.into_iter().map(|name| literal(name.as_bytes())))
         };
         let paths = parts.paths.iter().map(|pattern| path(pattern, false));
         let paths = match parts.paths.is_empty() {
@@ -437,22 +438,19 @@ fn zone(text: &mut String, limits: &mut String, rule: &Planned<'_>, index: usize
     };
     let kilobytes = keys.saturating_mul(bytes) / 1_024 + 64;
     let zone = format!("$portcullis_key_{number} zone={name}:{kilobytes}k");
-    let _ = match limit
+    let rate = limit
         .period()
-        .and_then(|period| rate(limit.count(), period))
-    {
-        Some(rate) => {
-            let _ = writeln!(text, "limit_req_zone {zone} rate={rate};");
-            // nginx refuses `burst=0`, which is its default.
-            let burst = match limit.capacity() {
-                1 => String::new(),
-                burst => format!(" burst={}", burst - 1),
-            };
-            writeln!(limits, "limit_req zone={name}{burst} nodelay;")
-        }
-        None => {
-            let _ = writeln!(text, "limit_conn_zone {zone};");
-            writeln!(limits, "limit_conn {name} {};", limit.count())
-        }
-    };
+        .and_then(|period| rate(limit.count(), period));
+    if let Some(rate) = rate {
+        let _ = writeln!(text, "limit_req_zone {zone} rate={rate};");
+        // nginx refuses `burst=0`, which is its default.
+        let burst = match limit.capacity() {
+            1 => String::new(),
+            burst => format!(" burst={}", burst - 1),
+        };
+        let _ = writeln!(limits, "limit_req zone={name}{burst} nodelay;");
+    } else {
+        let _ = writeln!(text, "limit_conn_zone {zone};");
+        let _ = writeln!(limits, "limit_conn {name} {};", limit.count());
+    }
 }
