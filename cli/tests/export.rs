@@ -17,7 +17,7 @@ use common::{Scratch, portcullis, random, text};
 use portcullis_core::Timestamp;
 use portcullis_core::limiter::Detail;
 use portcullis_policy::{Considered, Policy, Request};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn export(policy: &str, to: &str) -> Output {
     let file = Scratch::new(&format!("{to}.toml"), policy.as_bytes());
@@ -41,14 +41,14 @@ fn exported(policy: &str, to: &str) -> String {
 }
 
 /// Returns a program, or `None` if it is missing outside of CI.
-fn installed(name: &str) -> Option<OsString> {
+fn installed(name: &str, version: &str) -> Option<OsString> {
     let variable = format!("PORTCULLIS_{}", name.to_ascii_uppercase());
     let known = [name.to_owned(), format!("/usr/sbin/{name}")].map(OsString::from);
     let found = std::env::var_os(&variable)
         .into_iter()
         .chain(known)
         .find(|program| {
-            let output = Command::new(program).arg("-v").output();
+            let output = Command::new(program).arg(version).output();
             output.is_ok_and(|output| output.status.success())
         });
     if found.is_none() {
@@ -259,7 +259,7 @@ fn would_pass(policy: &Policy, now: Timestamp, request: &Request<'_>) -> bool {
 /// by the file up to 2 ms earlier or later, and only where that makes a difference.
 #[test]
 fn nginx_decides_recorded_arrivals_as_the_policy() {
-    let Some(program) = installed("nginx") else {
+    let Some(program) = installed("nginx", "-v") else {
         return;
     };
     let nginx = Running::nginx(&program, "arrivals", &exported(RULES, "nginx"));
@@ -344,7 +344,7 @@ fn nginx_decides_recorded_arrivals_as_the_policy() {
 
 #[test]
 fn nginx_tells_the_networks_of_clients_apart_as_the_policy_does() {
-    let Some(program) = installed("nginx") else {
+    let Some(program) = installed("nginx", "-v") else {
         return;
     };
     for (key, keeps) in [("address", 64), ("address/16/48", 48), ("address/8/16", 16)] {
@@ -412,7 +412,7 @@ const STATUSES: &str = "
 
 #[test]
 fn haproxy_denies_by_the_rule_of_the_policy_and_keeps_the_bound() {
-    let Some(program) = installed("haproxy") else {
+    let Some(program) = installed("haproxy", "-v") else {
         return;
     };
     let haproxy = Running::haproxy(&program, "bound", &exported(STATUSES, "haproxy"));
@@ -519,11 +519,11 @@ fn envoy_has_a_descriptor_for_each_limit_in_the_order_of_the_rules() {
         "envoy",
     );
     let config: Value = serde_json::from_str(&config).unwrap();
-    let filter = &config["http_filters"][0]["typed_config"];
+    let filter = &config["typed_config"];
     assert_eq!(filter["max_dynamic_descriptors"], 5_000);
     assert_eq!(filter["always_consume_default_token_bucket"], false);
     let descriptors = filter["descriptors"].as_array().unwrap();
-    let actions = config["rate_limits"].as_array().unwrap();
+    let actions = filter["rate_limits"].as_array().unwrap();
     assert_eq!((descriptors.len(), actions.len()), (3, 3));
     for (descriptor, limit) in descriptors.iter().zip(actions) {
         let entries = descriptor["entries"].as_array().unwrap();
@@ -555,6 +555,106 @@ fn envoy_has_a_descriptor_for_each_limit_in_the_order_of_the_rules() {
         "(/login/?)([?#].*)?"
     );
     assert_eq!(last[3]["request_headers"]["header_name"], "X-Api-Key");
+}
+
+/// The address of a client is the one that the proxy before Envoy states.
+#[test]
+#[ignore = "cargo xtask proxies"]
+fn envoy_decides_recorded_requests_as_the_policy() {
+    let Some(program) = installed("envoy", "--version") else {
+        return;
+    };
+    // Permits that do not return while the test runs.
+    let rules = "
+        [[rules]]
+        name = 'login'
+        methods = ['POST']
+        paths = ['/login', '/v1/*/session/**']
+        key = ['address']
+        limits = ['5/h', { rate = '2/h', burst = 4 }]
+        exempt = { headers = { X-Client = ['monitor'] } }
+
+        [[rules]]
+        name = 'free'
+        hosts = ['free.example']
+
+        [[rules]]
+        name = 'each key'
+        key = ['header:X-Api-Key']
+        on_missing = 'skip'
+        limits = ['20/h']
+
+        [[rules]]
+        name = 'all'
+        key = ['address']
+        limits = ['30/h']
+    ";
+    let filter: Value = serde_json::from_str(&exported(rules, "envoy")).unwrap();
+    let envoy = Running::start("envoy", |folder, address| {
+        let text = config_of_envoy(&filter, address).to_string();
+        fs::write(folder.join("envoy.json"), text).unwrap();
+        let mut command = Command::new(&program);
+        command.args(["-c", "envoy.json", "--disable-hot-restart"]);
+        command.args(["--concurrency", "1"]).current_dir(folder);
+        command
+    });
+    let policy = Policy::from_toml(rules).unwrap();
+    let (mut client, mut random) = (Client::new(envoy.address), random());
+    let paths = ["/login", "/login?next=/", "/v1/me/session", "/login/a", "/"];
+    let mut denied = 0;
+    for _ in 0..600 {
+        let mut one_of = |all: &[&'static str]| all[random(all.len() as u64) as usize];
+        let (method, path) = (one_of(&["GET", "POST", "POST"]), one_of(&paths));
+        let address = one_of(&["192.0.2.7", "192.0.2.8", "203.0.113.5", "2001:db8::1"]);
+        let mut fields = vec![("X-Forwarded-For", address)];
+        fields.extend(match one_of(&["a", "b", "none", "none"]) {
+            "none" => None,
+            key => Some(("X-Api-Key", key)),
+        });
+        fields.extend(
+            (one_of(&["no", "no", "no", "yes"]) == "yes").then_some(("X-Client", "monitor")),
+        );
+        let request = Request::new(method, path)
+            .host("shop.example")
+            .address(address.parse().unwrap())
+            .headers(&fields);
+        let expected = policy
+            .decide_at(Timestamp::from_secs(1), &request)
+            .is_allowed();
+        let status = client.ask(&format!("{method} {path}"), &fields);
+        denied += usize::from(!expected);
+        let expected = if expected { 200 } else { 429 };
+        assert_eq!(status, expected, "{method} {path} {fields:?}");
+    }
+    assert!((100..550).contains(&denied), "{denied}");
+}
+
+/// The configuration of Envoy with the filter, and an answer to each request.
+fn config_of_envoy(filter: &Value, address: SocketAddr) -> Value {
+    let at = |name: &str| format!("type.googleapis.com/envoy.extensions.filters.{name}");
+    let router = json!({
+        "name": "envoy.filters.http.router",
+        "typed_config": { "@type": at("http.router.v3.Router") },
+    });
+    let route = json!({ "match": { "prefix": "/" }, "direct_response": { "status": 200 } });
+    let manager = json!({
+        "name": "envoy.filters.network.http_connection_manager",
+        "typed_config": {
+            "@type": at("network.http_connection_manager.v3.HttpConnectionManager"),
+            "stat_prefix": "web",
+            "use_remote_address": true,
+            "xff_num_trusted_hops": 1,
+            "http_filters": [filter, router],
+            "route_config": {
+                "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": [route] }],
+            },
+        },
+    });
+    let place = json!({ "address": "127.0.0.1", "port_value": address.port() });
+    json!({ "static_resources": { "listeners": [{
+        "address": { "socket_address": place },
+        "filter_chains": [{ "filters": [manager] }],
+    }] } })
 }
 
 #[test]

@@ -582,9 +582,7 @@ impl Policy {
         Self {
             stores: self.stores.clone(),
             #[cfg(any(feature = "toml", feature = "json"))]
-            places: self.places.clone(),
-            #[cfg(any(feature = "toml", feature = "json"))]
-            warnings: self.warnings.clone(),
+            of_file: self.of_file.clone(),
             ..policy.expect("they were valid before")
         }
     }

@@ -159,7 +159,7 @@ impl core::error::Error for FileError {}
 
 /// What a policy knows of the file that its rules are from.
 #[cfg(any(feature = "toml", feature = "json"))]
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct OfFile {
     pub(crate) warnings: Vec<FileError>,
     /// Where each rule is; the message is the name of the rule.

@@ -264,7 +264,8 @@ pub(crate) const STEPS: &[Step] = &[
     ),
     step(
         "proxies",
-        "a real Envoy and a real Traefik enforce what portcullis-serve decides",
+        "a real Envoy and a real Traefik enforce what portcullis-serve decides, and Envoy what \
+            portcullis export writes",
         proxies,
     )
     .needs(Part::Wheels(Wheels::Proxies)),
@@ -483,8 +484,9 @@ fn weaken(context: &Context) -> Check {
 }
 
 fn proxies(context: &Context) -> Check {
-    let mut test = context.cargo_test("--package portcullis-serve --test suite");
-    test.words("-- --ignored other_proxies");
+    let packages = "--package portcullis-serve --package portcullis-cli --test suite";
+    let mut test = context.cargo_test(packages);
+    test.words("-- --ignored other_proxies envoy_decides");
     test.envs(Wheels::Proxies.places(context));
     command::run_tests(&mut test)
 }

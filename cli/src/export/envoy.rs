@@ -1,6 +1,6 @@
 //! The configuration of Envoy: the local rate limit filter, in JSON.
 //!
-//! A rule is an element of `rate_limits`, which makes a descriptor of a request: the number of the
+//! A limit is an element of `rate_limits`, which makes a descriptor of a request: the number of the
 //! rule and of the limit, that its conditions hold, that those of the rules before do not, and the
 //! key. The filter has a token bucket for each descriptor. An entry without a value is for all
 //! values: each has a bucket of its own.
@@ -200,8 +200,8 @@ pub(crate) fn write(plan: Plan<'_>) -> (String, Vec<Unsaid<'_>>) {
             "filter_enforced": always,
             "max_dynamic_descriptors": u32::try_from(keys).unwrap_or(u32::MAX),
             "descriptors": descriptors,
+            "rate_limits": rate_limits,
         },
     });
-    let all = json!({ "http_filters": [filter], "rate_limits": rate_limits });
-    (format!("{all:#}\n"), plan.unsaid)
+    (format!("{filter:#}\n"), plan.unsaid)
 }
