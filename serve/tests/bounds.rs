@@ -66,7 +66,7 @@ fn the_body_of_a_check_is_no_further_check() {
     let program = Program::start("bodies", "rules = []", &[]);
     let mut next = String::from("GET /check/nginx HTTP/1.1\r\nHost: a\r\n");
     for (name, value) in FIELDS {
-        next.push_str(&format!("{name}: {value}\r\n"));
+        next.extend([name, ": ", value, "\r\n"]);
     }
     next.push_str("\r\n");
     let chunked = format!("{:x}\r\n{next}\r\n0\r\n\r\n", next.len());
