@@ -565,8 +565,7 @@ impl<'t> FileReader<'t> {
         Some(self.beyond_rate(&settings, limit))
     }
 
-    /// Sets the algorithm of a limit, the segments of its window, and whether it is strict. A
-    /// bucket that is strict is refused when the rules are.
+    /// Sets the algorithm of a limit, the segments of its window, and whether it is strict.
     fn algorithm(&mut self, settings: &Settings<'_, 't>, mut limit: Limit) -> Option<Limit> {
         let algorithm = self.choice(settings, "algorithm", &ALGORITHMS);
         limit = limit.algorithm_of(algorithm.unwrap_or_default());
@@ -579,8 +578,15 @@ impl<'t> FileReader<'t> {
                 self.reader.invalid(value, "segments", problem);
             }
         }
-        if self.is(settings, "strict", true) {
-            limit = limit.strict();
+        if let Some(value) = settings.get("strict") {
+            let is_strict = self.is(settings, "strict", true);
+            let is_sliding = matches!(limit.algorithm(), Algorithm::SlidingWindow { .. });
+            if !is_sliding || limit.period().is_none() {
+                let problem = "has no effect: only a sliding-window can be strict";
+                self.reader.invalid(value, "strict", problem);
+            } else if is_strict {
+                limit = limit.strict();
+            }
         }
         Some(limit)
     }

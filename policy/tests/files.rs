@@ -763,12 +763,13 @@ fn a_file_can_make_a_sliding_window_strict() {
         limit("algorithm = 'sliding-window', strict = false"),
         Ok(false)
     );
-    let refused: Result<bool, String> = limit("strict = true");
-    let refused = refused.unwrap_err();
-    assert!(
-        refused.starts_with("3:11: limits[0]: strict has no effect"),
-        "{refused}"
-    );
+    for value in ["true", "false"] {
+        let refused: Result<bool, String> = limit(&format!("strict = {value}"));
+        assert_eq!(
+            refused.unwrap_err(),
+            format!("3:36: strict: `{value}` has no effect: only a sliding-window can be strict")
+        );
+    }
     let json = r#"{ "rules": [{ "name": "a",
         "limits": [{ "rate": "5/m", "algorithm": "sliding-window", "strict": true }] }] }"#;
     let policy = Policy::from_json(json).unwrap();

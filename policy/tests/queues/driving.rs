@@ -80,7 +80,7 @@ fn after_a_change_of_the_policy_the_timer_drives_as_well() {
 /// In real time, with the default timer.
 #[test]
 fn the_default_timer_drives() {
-    let limit = Limit::per(1, Duration::from_millis(2));
+    let limit = Limit::per(1, Duration::from_millis(300));
     let policy = Policy::new([Rule::new("rate").limit(limit.queue(10))]).unwrap();
     let policy: &'static Policy = Box::leak(Box::new(policy));
     let mut tasks: Vec<_> = (0..2).map(|_| Task::new(policy.acquire(&GET))).collect();
