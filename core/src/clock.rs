@@ -49,19 +49,41 @@ use crate::time::timestamp::Timestamp;
 /// use core::sync::atomic::{AtomicU32, Ordering};
 /// use portcullis_core::{Clock, Timestamp};
 ///
-/// /// Counts the interrupts of a timer that fires each millisecond.
-/// struct TickClock(AtomicU32);
+/// // Counts the interrupts of a timer that fires each millisecond.
+/// struct TickClock {
+///     // Wraps after 50 days, and a clock must not go back.
+///     ticks: AtomicU32,
+///     // So it counts also how many halves of the range are over.
+///     halves: AtomicU32,
+/// }
 ///
-/// impl Clock for TickClock {
-///     fn now(&self) -> Timestamp {
-///         Timestamp::from_millis(self.0.load(Ordering::Relaxed).into())
+/// impl TickClock {
+///     /// The interrupt handler, which alone writes the counts.
+///     fn tick(&self) {
+///         let ticks = self.ticks.load(Ordering::Relaxed).wrapping_add(1);
+///         let halves = self.halves.load(Ordering::Relaxed);
+///         self.ticks.store(ticks, Ordering::Relaxed);
+///         if halves & 1 != ticks >> 31 {
+///             self.halves.store(halves + 1, Ordering::Release);
+///         }
 ///     }
 /// }
 ///
-/// assert_eq!(
-///     TickClock(AtomicU32::new(42)).now(),
-///     Timestamp::from_millis(42)
-/// );
+/// impl Clock for TickClock {
+///     fn now(&self) -> Timestamp {
+///         // It is read first, so it may be one too low, and then its parity differs.
+///         let halves = self.halves.load(Ordering::Acquire);
+///         let ticks = self.ticks.load(Ordering::Relaxed);
+///         let halves = halves + u32::from(halves & 1 != ticks >> 31);
+///         Timestamp::from_millis(u64::from(halves >> 1) << 32 | u64::from(ticks))
+///     }
+/// }
+///
+/// let clock = TickClock { ticks: AtomicU32::new(u32::MAX), halves: AtomicU32::new(1) };
+/// let before = clock.now();
+/// clock.tick();
+/// assert_eq!(clock.now(), Timestamp::from_millis(1 << 32));
+/// assert!(before < clock.now());
 /// ```
 pub trait Clock {
     /// Returns the current time.

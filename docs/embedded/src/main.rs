@@ -36,12 +36,25 @@ const TURN: u32 = 12_500;
 /// Nanoseconds per cycle.
 const CYCLE: u64 = 80;
 
-/// The number of turns. Only the interrupt writes it.
+/// The number of turns, which wraps after 50 days, and how many halves of its range are over. Only
+/// the interrupt writes them.
 static TURNS: AtomicU32 = AtomicU32::new(0);
+static HALVES: AtomicU32 = AtomicU32::new(0);
 
 #[exception]
 fn SysTick() {
-    TURNS.store(TURNS.load(Relaxed).wrapping_add(1), Relaxed);
+    let (turns, halves) = (TURNS.load(Relaxed).wrapping_add(1), HALVES.load(Relaxed));
+    TURNS.store(turns, Relaxed);
+    if halves & 1 != turns >> 31 {
+        HALVES.store(halves + 1, Relaxed);
+    }
+}
+
+/// The number of turns in 64 bits. `halves` was read before `turns`, so it may be one too low, and
+/// then its parity differs from the half of `turns`.
+fn in_64_bits(halves: u32, turns: u32) -> u64 {
+    let halves = halves + u32::from(halves & 1 != turns >> 31);
+    u64::from(halves >> 1) << 32 | u64::from(turns)
 }
 
 /// The time since the start, with the resolution of one cycle.
@@ -50,6 +63,8 @@ struct SysTickClock;
 impl Clock for SysTickClock {
     fn now(&self) -> Timestamp {
         loop {
+            let halves = HALVES.load(Relaxed);
+            compiler_fence(SeqCst);
             let turns = TURNS.load(Relaxed);
             compiler_fence(SeqCst);
             // The counter counts down, and reads 0 at the end of a turn.
@@ -58,7 +73,7 @@ impl Clock for SysTickClock {
             let ended = SCB::is_pendst_pending() && passed < TURN / 2;
             compiler_fence(SeqCst);
             if TURNS.load(Relaxed) == turns {
-                let turns = u64::from(turns) + u64::from(ended);
+                let turns = in_64_bits(halves, turns) + u64::from(ended);
                 let cycles = turns * u64::from(TURN) + u64::from(passed);
                 return Timestamp::from_nanos(cycles * CYCLE);
             }
