@@ -1,31 +1,57 @@
 //! Every scenario of `adaptive/scenarios`, with 20 seeds: the worst counts.
 
 use portcullis_adaptive::Knee;
-use portcullis_adaptive::simulate::Scenario;
+use portcullis_adaptive::simulate::{Measured, Scenario};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::thread;
 
 const SEEDS: u64 = 20;
 
-/// What the default controller does not reach with every seed, by the names of the files.
-const MISSED: [&str; 16] = [
-    "batches",
-    "batches_free",
-    "bimodal",
-    "capacity_up",
-    "critical_100",
-    "critical_110",
-    "latency_times_four",
-    "limiters_4",
-    "limiters_8",
-    "on_off",
-    "one_worker",
-    "overload_long",
-    "overload_step",
-    "ramp",
-    "start_high",
-    "start_low",
+/// What the default controller misses: the scenario's file, the second in which the check begins,
+/// the range, how many seeds miss it at most, and the worst value that is accepted of them.
+const MISSED: [(&str, u32, &str, usize, f64); 22] = [
+    ("batches", 60, "goodput", 4, 0.858),
+    ("batches_free", 20, "admitted", 12, 0.901),
+    ("bimodal", 20, "goodput", 6, 0.886),
+    ("capacity_up", 20, "goodput", 1, 0.92),
+    ("capacity_up", 80, "goodput", 1, 0.809),
+    ("critical_100", 60, "limit", 1, 120.2),
+    ("critical_110", 300, "goodput", 1, 0.968),
+    ("latency_times_four", 60, "admitted", 19, 0.871),
+    ("limiters_4", 60, "latency", 1, 3.19),
+    ("limiters_4", 300, "latency", 9, 4.74),
+    ("limiters_8", 60, "latency", 11, 4.21),
+    ("limiters_8", 300, "latency", 20, 6.78),
+    ("on_off", 66, "goodput", 1, 0.968),
+    ("on_off", 78, "goodput", 2, 0.901),
+    ("one_worker", 20, "goodput", 13, 0.949),
+    ("one_worker", 20, "latency", 6, 3.24),
+    ("overload_long", 1500, "drift", 1, 0.106),
+    ("overload_step", 80, "latency", 1, 1.42),
+    ("ramp", 20, "admitted", 1, 0.998),
+    ("start_high", 20, "goodput", 1, 0.961),
+    ("start_low", 5, "goodput", 8, 0.445),
+    ("start_low", 20, "goodput", 2, 0.909),
 ];
+
+fn value(measured: &Measured, range: &str) -> f64 {
+    match range {
+        "goodput" => measured.goodput,
+        "latency" => measured.latency,
+        "admitted" => measured.admitted,
+        "limit" => measured.limit,
+        _ => measured.drift.abs(),
+    }
+}
+
+fn is_worse(range: &str, a: f64, b: f64) -> bool {
+    if ["goodput", "admitted"].contains(&range) {
+        a < b
+    } else {
+        a > b
+    }
+}
 
 fn scenarios() -> Vec<(String, Scenario)> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
@@ -43,10 +69,12 @@ fn scenarios() -> Vec<(String, Scenario)> {
 }
 
 #[test]
-fn the_default_controller_reaches_every_range_with_every_seed() {
+fn the_default_controller_misses_no_range_but_those_listed_and_by_no_more() {
     let scenarios = scenarios();
     assert!(scenarios.len() > 25, "{}", scenarios.len());
-    let (next, missed) = (Mutex::new(scenarios.iter()), Mutex::new(Vec::new()));
+    let next = Mutex::new(scenarios.iter());
+    // The seeds that miss a range, and the worst value.
+    let missed = Mutex::new(BTreeMap::new());
     let work = || {
         loop {
             let taken = next.lock().unwrap().next();
@@ -55,9 +83,18 @@ fn the_default_controller_reaches_every_range_with_every_seed() {
             };
             for seed in 1..=SEEDS {
                 let run = scenario.run(&Knee::new(), seed);
-                let misses = run.checks.iter().filter(|check| !check.misses().is_empty());
                 let mut missed = missed.lock().unwrap();
-                missed.extend(misses.map(|check| (name.clone(), seed, check.misses(), *check)));
+                for (check, measured) in scenario.checks.iter().zip(&run.checks) {
+                    for range in measured.misses() {
+                        let value = value(measured, range);
+                        let miss = missed.entry((&**name, check.from as u32, range));
+                        let (seeds, worst) = miss.or_insert((0, value));
+                        *seeds += 1;
+                        if is_worse(range, value, *worst) {
+                            *worst = value;
+                        }
+                    }
+                }
             }
         }
     };
@@ -66,11 +103,24 @@ fn the_default_controller_reaches_every_range_with_every_seed() {
         work();
     });
     let missed = missed.into_inner().unwrap();
-    let unexpected = missed
+    let is_accepted = |of: &(&str, u32, &str), seeds: usize, worst: f64| {
+        MISSED.iter().any(|&(name, from, range, most, accepted)| {
+            (name, from, range) == *of && seeds <= most && !is_worse(range, worst, accepted)
+        })
+    };
+    let too_many: Vec<_> = missed
         .iter()
-        .filter(|(name, ..)| !MISSED.contains(&&**name));
-    let unexpected: Vec<_> = unexpected.collect();
-    assert!(unexpected.is_empty(), "{unexpected:#?}");
+        .filter(|(of, (seeds, worst))| !is_accepted(of, *seeds, *worst))
+        .collect();
+    assert!(too_many.is_empty(), "{too_many:#?}");
+    let reached = MISSED
+        .iter()
+        .filter(|row| !missed.contains_key(&(row.0, row.1, row.2)));
+    let reached: Vec<_> = reached.collect();
+    assert!(
+        reached.is_empty(),
+        "no seed misses these any more: {reached:?}"
+    );
 }
 
 #[test]
