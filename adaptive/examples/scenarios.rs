@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! cargo run --release -p portcullis-adaptive --features simulate --example scenarios -- \
-//!     [--seeds 20] [--only knee,envoy] [--course] FILE...
+//!     [--seeds 20] [--first 1] [--only knee,envoy] [--course] FILE...
 //! ```
 //!
-//! Of each check it prints the worst of all seeds. `--course` prints the limit and the latency in
+//! Of each check it prints the worst of `--seeds` seeds from `--first` on. `--course` prints the limit and the latency in
 //! each second of the first seed.
 
 use core::error::Error;
@@ -33,13 +33,14 @@ fn run(scenario: &Scenario, controller: &str, seed: u64) -> Run {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut seeds = 20;
+    let (mut seeds, mut first) = (20, 1);
     let mut only: Vec<String> = CONTROLLERS.map(String::from).to_vec();
     let (mut course, mut files) = (false, Vec::new());
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--seeds" => seeds = arguments.next().ok_or("how many seeds?")?.parse()?,
+            "--first" => first = arguments.next().ok_or("which seed?")?.parse()?,
             "--only" => {
                 let names = arguments.next().ok_or("which controllers?")?;
                 only = names.split(',').map(String::from).collect();
@@ -53,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for file in files {
         let scenario = Scenario::parse(&std::fs::read_to_string(&file)?)?;
         for controller in &only {
-            let runs: Vec<Run> = (1..=seeds)
+            let runs: Vec<Run> = (first..first + seeds)
                 .map(|seed| run(&scenario, controller, seed))
                 .collect();
             print(&scenario.name, controller, &runs);
