@@ -1,64 +1,85 @@
-//! The bound of the concurrency limit, whatever controllers and threads do.
+//! The bound of the concurrency limit, whatever controllers and threads do, and what a window holds.
 
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use core::time::Duration;
 use portcullis_adaptive::{Adaptive, Controller, Decision, Outcome, Window};
 use portcullis_core::Timestamp;
-use std::panic::catch_unwind;
-use std::sync::Arc;
+use std::panic::{catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// Returns wild limits, and panics in each third window.
+const FLOOR: u32 = 2;
+const CEILING: u32 = 7;
+
+/// Returns wild limits, and panics in each third window. It tells each limit before it holds.
 #[derive(Clone)]
-struct Wild(u32, Arc<AtomicU32>);
+struct Wild {
+    state: u32,
+    calls: Arc<AtomicU32>,
+    limits: Arc<Mutex<Vec<u32>>>,
+}
 
 impl Controller for Wild {
     fn decide(&mut self, window: &Window<'_>) -> Decision {
-        let calls = self.1.fetch_add(1, SeqCst);
-        assert!(calls % 3 != 2, "wild");
-        self.0 = self
-            .0
-            .wrapping_mul(1_664_525)
-            .wrapping_add(window.completed);
-        Decision::limit(self.0 >> (self.0 % 32)).after(2, 0.0)
+        if self.calls.fetch_add(1, SeqCst) % 3 == 2 {
+            resume_unwind(Box::new("wild"));
+        }
+        let state = self.state.wrapping_mul(1_664_525);
+        self.state = state.wrapping_add(window.completed);
+        let limit = self.state >> (self.state % 32);
+        let mut limits = self.limits.lock().unwrap();
+        limits.push(limit.clamp(FLOOR, CEILING));
+        Decision::limit(limit).after(8, 0.0)
     }
 }
 
 #[test]
-fn no_more_than_the_ceiling_are_in_flight_whatever_a_controller_returns_or_panics() {
-    const CEILING: u32 = 7;
-    let calls = Arc::new(AtomicU32::new(0));
-    let builder = Adaptive::builder(3).floor(2).ceiling(CEILING);
-    let limit = builder.controller(Wild(1, calls.clone())).build().unwrap();
+fn each_grant_keeps_the_limit_of_its_moment_whatever_controllers_and_holders_do() {
+    let wild = Wild {
+        state: 1,
+        calls: Arc::default(),
+        limits: Arc::new(Mutex::new(vec![3, 3])),
+    };
+    let builder = Adaptive::builder(3).floor(FLOOR).ceiling(CEILING);
+    let limit = builder.controller(wild.clone()).build().unwrap();
     let (in_flight, clock) = (AtomicU32::new(0), AtomicU64::new(1_000_000_000));
     let work = || {
         let mut held = Vec::new();
         for turn in 0..20_000_u32 {
             let now = Timestamp::from_nanos(clock.fetch_add(1_000, SeqCst));
+            // The last limit that was told may not hold yet: then the one before does.
+            let from = wild.limits.lock().unwrap().len() - 2;
             if turn % 3 < 2
                 && let Ok(lease) = limit.try_acquire_at(now, 1)
             {
-                assert!(in_flight.fetch_add(1, SeqCst) < CEILING);
+                let holders = in_flight.fetch_add(1, SeqCst) + 1;
+                let limits = wild.limits.lock().unwrap()[from..].to_vec();
+                let most = limits.iter().max().unwrap();
+                assert!(holders <= *most, "{holders} hold, with limits {limits:?}");
                 held.push(lease);
             } else if let Some(lease) = held.pop() {
                 in_flight.fetch_sub(1, SeqCst);
-                let end = || lease.end_at(now, Outcome::Succeeded);
+                let end = || {
+                    if turn % 7 == 0 {
+                        let _held = lease;
+                        resume_unwind(Box::new("a holder panics"));
+                    }
+                    lease.end_at(now, Outcome::Succeeded);
+                };
                 let _panicked = catch_unwind(AssertUnwindSafe(end));
             }
-            assert!((2..=CEILING).contains(&limit.limit()));
+            assert!((FLOOR..=CEILING).contains(&limit.limit()));
         }
         in_flight.fetch_sub(held.len() as u32, SeqCst);
     };
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| ()));
     thread::scope(|scope| {
         let threads = [(); 4].map(|()| scope.spawn(work));
-        let results = threads.map(thread::ScopedJoinHandle::join);
-        std::panic::set_hook(hook);
-        assert!(results.iter().all(Result::is_ok));
+        for thread in threads {
+            thread.join().unwrap();
+        }
     });
-    assert!(calls.load(SeqCst) > 100, "{calls:?}");
+    assert!(wild.calls.load(SeqCst) > 100, "{:?}", wild.calls);
     assert_eq!(limit.limiter().in_use(), 0, "every permit returned");
 }
 
@@ -72,7 +93,7 @@ impl Controller for Halving {
     }
 }
 
-fn serve(limit: &Adaptive<Halving>, times: u32, outcome: Outcome) {
+fn serve<C: Controller>(limit: &Adaptive<C>, times: u32, outcome: Outcome) {
     for turn in 0..times {
         let since = Timestamp::from_millis(1_000 + u64::from(turn));
         let held = limit.try_acquire_at(since, 1).unwrap();
@@ -97,4 +118,86 @@ fn requests_that_are_ignored_close_no_window_and_return_their_permits() {
     let limit = builder.build().unwrap();
     serve(&limit, 200, Outcome::Ignored);
     assert_eq!((limit.limit(), limit.limiter().in_use()), (40, 0));
+}
+
+/// Halves a limit of 8, once. It tells the denials and the longest latency of each window.
+#[derive(Clone, Default)]
+struct Telling(Arc<Mutex<Vec<(u32, f64)>>>);
+
+impl Controller for Telling {
+    fn begin(&mut self, initial: u32) -> Decision {
+        Decision::limit(initial).after(2, 0.0)
+    }
+
+    fn decide(&mut self, window: &Window<'_>) -> Decision {
+        let latencies = window.samples().map(|sample| sample.latency);
+        let longest = latencies.fold(0.0, f64::max);
+        self.0.lock().unwrap().push((window.denied, longest));
+        Decision::limit(window.limit.min(4)).after(2, 0.0)
+    }
+}
+
+#[test]
+fn a_window_after_a_cut_holds_only_requests_that_saw_the_new_limit() {
+    let telling = Telling::default();
+    let builder = Adaptive::builder(8).controller(telling.clone());
+    let limit = builder.build().unwrap();
+    serve(&limit, 8, Outcome::Succeeded);
+    let early = [(); 7].map(|()| limit.try_acquire_at(Timestamp::from_secs(1), 1).unwrap());
+    serve(&limit, 2, Outcome::Succeeded);
+    assert_eq!(limit.limit(), 4);
+    for held in early {
+        held.end_at(Timestamp::from_secs(5), Outcome::Succeeded);
+    }
+    serve(&limit, 2, Outcome::Succeeded);
+    let told = telling.0.lock().unwrap();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[1].1 < 0.01, "{told:?}");
+}
+
+#[test]
+fn a_shadow_tells_the_controller_what_it_would_have_denied() {
+    let telling = Telling::default();
+    let builder = Adaptive::builder(4).ceiling(50);
+    let limit = builder.controller(telling.clone()).shadow().build();
+    let limit = limit.unwrap();
+    serve(&limit, 5, Outcome::Succeeded);
+    let held = [(); 6].map(|()| limit.try_acquire_at(Timestamp::from_secs(1), 1).unwrap());
+    drop(held);
+    let last = limit.try_acquire_at(Timestamp::from_secs(2), 1).unwrap();
+    last.end_at(Timestamp::from_secs(3), Outcome::Succeeded);
+    assert_eq!(telling.0.lock().unwrap()[0].0, 2, "6 of 4");
+}
+
+/// Counts its windows, which is the limit, and panics in each second one.
+#[derive(Clone)]
+struct Counting(u32, Arc<AtomicU32>);
+
+impl Controller for Counting {
+    fn decide(&mut self, _: &Window<'_>) -> Decision {
+        self.0 += 1;
+        if self.1.fetch_add(1, SeqCst) % 2 == 1 {
+            resume_unwind(Box::new("a controller panics"));
+        }
+        let mut decision = Decision::limit(self.0).after(2, 0.0);
+        decision.settle = false;
+        decision
+    }
+}
+
+#[test]
+fn a_controller_that_panics_stays_as_it_was_and_decides_again() {
+    let calls = Arc::new(AtomicU32::new(0));
+    let builder = Adaptive::builder(40).controller(Counting(0, calls.clone()));
+    let limit = builder.build().unwrap();
+    for turn in 0..400 {
+        let since = Timestamp::from_millis(1_000 + turn);
+        let held = limit.try_acquire_at(since, 1).unwrap();
+        let end = || held.end_at(since, Outcome::Succeeded);
+        let _panicked = catch_unwind(AssertUnwindSafe(end));
+    }
+    let calls = calls.load(SeqCst);
+    assert!(calls > 100, "{calls}");
+    assert_eq!(limit.limit(), calls.div_ceil(2), "each second one panicked");
+    assert_eq!(limit.limiter().in_use(), 0);
 }

@@ -126,7 +126,7 @@ fn chosen(root: &Path, only: &str) -> Result<Vec<Break>, String> {
     Ok(all)
 }
 
-const SUITES: [Suite; 13] = [
+const SUITES: [Suite; 14] = [
     suite(
         "core",
         include_str!("../mutants/core.txt"),
@@ -182,6 +182,11 @@ const SUITES: [Suite; 13] = [
         "jobs",
         include_str!("../mutants/jobs.txt"),
         "--package portcullis-jobs",
+    ),
+    suite(
+        "adaptive",
+        include_str!("../mutants/adaptive.txt"),
+        "--package portcullis-adaptive",
     ),
     suite(
         "fuzz",
