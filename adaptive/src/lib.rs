@@ -59,4 +59,7 @@ pub use controllers::knee::Knee;
 pub use controllers::vegas::Vegas;
 pub use outcome::Outcome;
 pub use recorder::Sample;
+#[cfg(portcullis_loom)]
+#[doc(hidden)]
+pub use turn::{Turn, Turns};
 pub use window::Window;

@@ -18,6 +18,11 @@
     unsafe_code,
     reason = "the claim is the proof that the value is not shared"
 )]
+#![allow(
+    unreachable_pub,
+    missing_debug_implementations,
+    reason = "public only for the models in loom"
+)]
 
 use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -26,7 +31,8 @@ use crate::sync::cell::UnsafeCell;
 /// After as many seconds a claimer counts as dead. A claim lasts microseconds.
 const PATIENCE: u32 = 10;
 
-pub(crate) struct Turns<T> {
+/// The two cells.
+pub struct Turns<T> {
     cells: [(AtomicU32, UnsafeCell<T>); 2],
 }
 
@@ -35,7 +41,8 @@ pub(crate) struct Turns<T> {
 unsafe impl<T: Send> Sync for Turns<T> {}
 
 impl<T> Turns<T> {
-    pub(crate) fn new(first: T, second: T) -> Self {
+    /// Creates the cells: the others use the second one if a claimer of the first never returns.
+    pub fn new(first: T, second: T) -> Self {
         let cell = |value| (AtomicU32::new(0), UnsafeCell::new(value));
         Self {
             cells: [cell(first), cell(second)],
@@ -44,7 +51,7 @@ impl<T> Turns<T> {
 
     /// Claims the value at `now`, in seconds since any origin. `None` if another thread has it.
     #[inline]
-    pub(crate) fn claim(&self, now: u32) -> Option<Turn<'_, T>> {
+    pub fn claim(&self, now: u32) -> Option<Turn<'_, T>> {
         self.claim_cell(0, now).or_else(|| {
             let since = self.cells[0].0.load(Relaxed);
             // A claimer with a newer time counts as alive.
@@ -67,13 +74,14 @@ impl<T> Turns<T> {
 }
 
 /// The right to change the value.
-pub(crate) struct Turn<'a, T> {
+pub struct Turn<'a, T> {
     turns: &'a Turns<T>,
     cell: usize,
 }
 
 impl<T> Turn<'_, T> {
-    pub(crate) fn change<R>(&mut self, change: impl FnOnce(&mut T) -> R) -> R {
+    /// Changes the value. A panic frees the cell with the value as it is then.
+    pub fn change<R>(&mut self, change: impl FnOnce(&mut T) -> R) -> R {
         self.turns.cells[self.cell].1.with_mut(|value| {
             // SAFETY: this turn has the claim of the cell, so nobody else has a reference to the
             // value. The cell is part of `turns`, which is borrowed.

@@ -55,5 +55,8 @@ mod striped_bucket;
 #[path = "striped_concurrency.rs"]
 mod striped_concurrency;
 
+#[path = "turns.rs"]
+mod turns;
+
 #[path = "warming_bucket.rs"]
 mod warming_bucket;
