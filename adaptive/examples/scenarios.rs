@@ -5,8 +5,8 @@
 //!     [--seeds 20] [--first 1] [--only knee,envoy] [--course] FILE...
 //! ```
 //!
-//! Of each check it prints the worst of `--seeds` seeds from `--first` on. `--course` prints the limit and the latency in
-//! each second of the first seed.
+//! Of each check it prints the worst of `--seeds` seeds from `--first` on. `--course` prints the
+//! limit and the latency in each second of the first seed.
 
 use core::error::Error;
 use portcullis_adaptive::simulate::{Measured, Run, Scenario};

@@ -1,4 +1,5 @@
-//! The bound of the concurrency limit, whatever controllers and threads do, and what a window holds.
+//! The bound of the concurrency limit, whatever controllers and threads do, and what a window
+//! holds.
 
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
