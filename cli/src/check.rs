@@ -111,7 +111,7 @@ fn explain(text: &mut String, policy: &Policy, request: &Request<'_>, only_kind:
             let key = policy.key_values(each.rule, request).to_string();
             let verdict = verdict(each, decides, &key);
             let _ = writeln!(text, "  {name:width$}  {verdict}");
-            if each.decides {
+            if each.decides && !each.rule.is_continuing() {
                 decides = Some(name);
             }
         }
@@ -150,7 +150,8 @@ fn explain(text: &mut String, policy: &Policy, request: &Request<'_>, only_kind:
     decision.is_allowed() || decision.outcome() == Outcome::Stored
 }
 
-/// What a rule says. `decided` is the rule that has decided before, `key` the key of the request.
+/// What a rule says. `decided` is the rule before it after which no other is asked, `key` the key
+/// of the request.
 fn verdict(explained: &Explained<'_>, decided: Option<&str>, key: &str) -> String {
     let of_key = match key {
         "" => String::new(),

@@ -313,6 +313,34 @@ fn the_guide_shows_what_the_program_prints() {
 }
 
 #[test]
+fn rules_that_continue_all_decide() {
+    let rules = "
+        rules = [
+            { name = 'each key', key = ['header:X-Api-Key'], limits = ['10/s'], continue = true },
+            { name = 'login', paths = ['/login'], limits = ['5/m'] },
+            { name = 'all', limits = ['9/s'] },
+        ]
+    ";
+    let file = Scratch::new("several.toml", rules.as_bytes());
+    let output = check(&[
+        file.path(),
+        "--request",
+        "POST /login",
+        "--header",
+        "X-Api-Key: k",
+    ]);
+    let printed = text(&output.stdout);
+    for line in [
+        "  each key  decides: allowed, key k: 10/s has 10 left",
+        "  login     decides: allowed: 5/m has 5 left",
+        "  all       not asked: login decides",
+        "=> allowed by login: 10/s has 9 of 10 left, 5/m has 4 of 5 left",
+    ] {
+        assert!(printed.lines().any(|printed| printed == line), "{printed}");
+    }
+}
+
+#[test]
 fn a_rule_with_a_store_is_asked_there() {
     let rules =
         "stores = ['shared']\n[[rules]]\nname = 'all'\nlimits = ['5/m']\nstore = 'shared'\n";

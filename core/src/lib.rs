@@ -98,7 +98,8 @@
 //! - **A denial writes nothing**, and computes a retry time only on request. Types for which this
 //!   does not hold say so: those that record denials, such as [`Penalty`]; tables of limiters of
 //!   any type ([`KeyedArray`]), which count the calls under way; a table that is full, which counts
-//!   it; and [`SlidingWindow`], [`StripedBucket`] and [`KeyedList`] after a lost race.
+//!   it; [`StripedConcurrency`], whose first denial after a grant closes the stripes; and
+//!   [`SlidingWindow`], [`StripedBucket`] and [`KeyedList`] after a lost race.
 //! - **No division, lock, allocation, system call or panic** where permits are taken.
 //! - **Interrupt-safe.** Taking and releasing may pre-empt any other call on the same limiter, on
 //!   the same thread.

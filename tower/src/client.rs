@@ -106,6 +106,7 @@ struct Options<T> {
     servers: usize,
     pacing: Pacing,
     jitter: Duration,
+    slack: Option<Duration>,
     longest: Duration,
     reset: Option<ResetForm>,
 }
@@ -204,7 +205,11 @@ impl<T: Timer> Options<T> {
     fn queue(&self) -> Queue<Pace, T> {
         let bucket = self.rate.map(|(rate, burst)| TokenBucket::new(rate, burst));
         let pace = Pace::new(bucket, self.concurrency, self.pacing);
-        Queue::new(pace, (self.timer)(), self.waiting).with_jitter(self.jitter)
+        let queue = Queue::new(pace, (self.timer)(), self.waiting).with_jitter(self.jitter);
+        match self.slack {
+            Some(slack) => queue.with_slack(slack),
+            None => queue,
+        }
     }
 
     fn reading(&self) -> ReadOptions {
@@ -297,6 +302,7 @@ impl<T: Timer> ServerLimitsBuilder<T> {
                 servers: 1_000,
                 pacing: Pacing::default(),
                 jitter: Duration::ZERO,
+                slack: None,
                 longest: Duration::from_hours(1),
                 reset: None,
             },
@@ -304,6 +310,11 @@ impl<T: Timer> ServerLimitsBuilder<T> {
     }
 
     /// Sets a rate and a burst of requests of the client's own. Default: none.
+    ///
+    /// A request that is granted late, within the [slack](Self::slack), counts as on time, so two
+    /// of them can be closer together than the rate says. If the server counts each request
+    /// exactly, set the slack to zero, and a rate some per cent lower than the server's: requests
+    /// arrive less evenly than they are sent.
     pub fn rate(mut self, rate: Rate, burst: u64) -> Self {
         self.options.rate = Some((rate, burst));
         self
@@ -349,6 +360,23 @@ impl<T: Timer> ServerLimitsBuilder<T> {
     /// do not send at the same instant. Default: none.
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.options.jitter = jitter;
+        self
+    }
+
+    /// Sets how late a request of the [rate](Self::rate) may be granted and still count as on time:
+    /// see [`with_slack`](portcullis_async::LimiterQueue::with_slack). Default: that of a queue, 10
+    /// ms.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::Rate;
+    /// # use portcullis_tower::client::ServerLimits;
+    /// let limits =
+    ///     ServerLimits::builder().rate(Rate::per_second(5), 1).slack(Duration::ZERO).build();
+    /// # let _ = limits;
+    /// ```
+    pub fn slack(mut self, slack: Duration) -> Self {
+        self.options.slack = Some(slack);
         self
     }
 

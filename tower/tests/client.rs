@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use http::{Request, Response, StatusCode};
-use portcullis_async::Rejected;
+use portcullis_async::{Rejected, TokioTimer};
 use portcullis_core::Rate;
-use portcullis_tower::client::{ClientError, ClientLayer, Pacing, ServerLimits};
+use portcullis_tower::client::{
+    ClientError, ClientLayer, Pacing, ServerLimits, ServerLimitsBuilder,
+};
 use portcullis_tower::fields::{Generation, Quota, ResetForm};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -142,6 +144,24 @@ async fn once_a_reply_has_stated_the_limit_no_request_is_denied() {
         assert!(took >= Duration::from_secs(49), "{states:?}: {took:?}");
         assert!(took <= Duration::from_secs(62), "{states:?}: {took:?}");
     }
+}
+
+/// The timer is up to 1 ms late: 333 1/3 ms become 334.
+#[tokio::test(start_paused = true)]
+async fn without_slack_no_two_requests_are_closer_than_the_rate_says() {
+    let shortest = async |builder: ServerLimitsBuilder<TokioTimer>| {
+        let limits = builder.rate(Rate::per_second(3), 1).build();
+        let mut times = vec![];
+        for _ in 0..20 {
+            drop(limits.acquire("shop.example").await.expect("it waits"));
+            times.push(Instant::now());
+        }
+        let gaps = times.windows(2).map(|pair| pair[1] - pair[0]);
+        gaps.min().expect("several requests")
+    };
+    let exact = Duration::from_millis(334);
+    assert!(shortest(ServerLimits::builder()).await < exact);
+    assert!(shortest(ServerLimits::builder().slack(Duration::ZERO)).await >= exact);
 }
 
 #[tokio::test(start_paused = true)]

@@ -76,6 +76,10 @@ use crate::word::NativeWord;
 /// [`Counted`](crate::Counted), carries over from key to key. As in `Keyed`, a key that finds no
 /// slot is denied with [`Denied::Crowded`].
 ///
+/// **New keys.** A key gets a slot with the first request that a fresh limiter would grant. The
+/// denials before that are of the fresh limiter, and no limiter records or counts them. So a
+/// limiter that denies its first requests, and learns from denials alone, grants nothing here.
+///
 /// **Denials.** A key gets the denials of its limiter, and [`Denied::Crowded`]: see
 /// [`Keyed`](crate::Keyed). There is one more reason for `Crowded`: too many calls use the limiter
 /// of the key at the same time. Then retry at once.
