@@ -474,12 +474,10 @@ fn haproxy_denies_by_the_rule_of_the_policy_and_keeps_the_bound() {
                     assert!((count as u128) < most, "{rule}: {count} in {span} ms");
                 }
             }
+            // At least the first permits, however fast the machine is.
             let is_used = key < 3 && (rule != "each key" || key == 0);
-            assert!(
-                !is_used || times.len() >= 6,
-                "{rule} {key}: {}",
-                times.len()
-            );
+            let count = times.len() as u128;
+            assert!(!is_used || count >= burst, "{rule} {key}: {count}");
         }
     }
     // After two periods all permits are there, and a denied request has taken none.
