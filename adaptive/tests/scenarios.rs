@@ -1,4 +1,5 @@
 //! Every scenario of `adaptive/scenarios`, with 20 seeds: the worst counts.
+#![allow(clippy::cast_sign_loss, reason = "seconds are positive")]
 
 use portcullis_adaptive::Knee;
 use portcullis_adaptive::simulate::{Measured, Scenario};

@@ -13,8 +13,10 @@ use crate::key::KeyPart;
 /// let conditions = Conditions::new().methods(["POST"]).paths(["/login"]);
 /// let rule = Rule::new("login").when(conditions).key(Key::header("X-Api-Key"));
 /// let parts = rule.parts();
-/// assert_eq!((parts.methods, parts.paths), (&["POST".into()][..], &["/login".into()][..]));
-/// assert!(matches!(&parts.key[..], [KeyPart::Header(names)] if *names == ["X-Api-Key".into()]));
+/// assert_eq!(parts.methods, ["POST"]);
+/// assert_eq!(parts.paths, ["/login"]);
+/// let [KeyPart::Header(names)] = &parts.key[..] else { panic!() };
+/// assert_eq!(&*names[0], "X-Api-Key");
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
