@@ -44,8 +44,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
     let policy = match file.policy() {
         Ok(policy) => policy,
         Err(errors) => {
-            let count = counted(file.report(&errors), ("error", "errors"));
-            eprintln!("portcullis: {}: {count}", file.name());
+            eprintln!("portcullis: {}", file.report(&errors));
             return Ok(ExitCode::FAILURE);
         }
     };

@@ -11,6 +11,7 @@ use portcullis_policy::{FileError, Imported, Policy, RuleError};
 
 use crate::colour;
 use crate::failure::Failure;
+use crate::text::counted;
 
 /// The largest file that is read, in bytes: 16 MiB.
 const MAX_BYTES: u64 = 1 << 24;
@@ -184,21 +185,26 @@ impl PolicyFile {
         imported.into_policy().map_err(Refused::Together)
     }
 
-    /// Prints errors on standard error, each with its line of the file if it has one. Returns how
-    /// many there are.
-    pub(crate) fn report(&self, refused: &Refused) -> u64 {
-        match refused {
+    /// Prints errors on standard error, each with its line of the file if it has one. Returns the
+    /// name of the file and how many errors there are, as text.
+    pub(crate) fn report(&self, refused: &Refused) -> String {
+        let count = match refused {
             Refused::InFile(errors) => {
                 self.print(errors, &Level::ERROR);
-                errors.len() as u64
+                errors.len()
             }
             Refused::Together(errors) => {
                 for error in errors {
                     eprintln!("error: {error}");
                 }
-                errors.len() as u64
+                errors.len()
             }
-        }
+        };
+        format!(
+            "{}: {}",
+            self.name,
+            counted(count as u64, ("error", "errors"))
+        )
     }
 
     /// Prints warnings on standard error, each with its line.

@@ -40,7 +40,6 @@ use super::timeline::{Tally, Timeline};
 use super::{Pass, input, write_page};
 use crate::failure::Failure;
 use crate::policy_file::{PolicyFile, Refused};
-use crate::text::counted;
 
 /// The number of denied keys of which each is counted exactly. With more, the counts have errors.
 const COUNTED_KEYS: usize = 10_000;
@@ -84,10 +83,7 @@ fn load(args: &ReplayArgs, file: &Path) -> Result<Policy, Failure> {
     let file = PolicyFile::read(&[file.to_owned()], args.policy_format)?;
     let policy = file.policy();
     let policy = policy.and_then(|policy| in_process(policy).map_err(Refused::Together));
-    policy.map_err(|errors| {
-        let count = counted(file.report(&errors), ("error", "errors"));
-        Failure::Refused(format!("{}: {count}", file.name()))
-    })
+    policy.map_err(|errors| Failure::Refused(file.report(&errors)))
 }
 
 /// A policy with the same rules, of which nothing has been asked.
