@@ -9,8 +9,8 @@
 //! |---|---|
 //! | limit what is in flight before a service | [`Adaptive`], [`AdaptiveBuilder`] |
 //! | hold permits, and tell how the request ended | [`Held`], [`Outcome`] |
-//! | choose how the limit is found | [`Knee`] (the default), [`EnvoyGradient`], [`Gradient2`], [`Vegas`], [`Aimd`] |
-//! | find it in a way of your own | [`Controller`], [`Window`], [`Sample`], [`Decision`] |
+//! | choose a controller | [`Knee`] (the default), [`EnvoyGradient`], [`Gradient2`], [`Vegas`], [`Aimd`] |
+//! | write a controller of your own | [`Controller`], [`Window`], [`Sample`], [`Decision`] |
 //! | see what was decided, and why | [`Explanation`], [`Phase`] |
 //! | try controllers on a service that you describe | `simulate`, with the feature of this name |
 //!
@@ -19,8 +19,8 @@
 //! - **The bound of a concurrency limit**, always: what a controller does wrong makes a limit too
 //!   low or too high, between its floor and its ceiling, and never admits beyond it.
 //! - **No lock.** A window is closed by the request that ends last in it. Others do not wait.
-//! - **Per key**: one [`Adaptive`] limit for each service, route or partition. They share nothing,
-//!   so a service that fails slows down nobody else's requests.
+//! - **Per key**: one [`Adaptive`] limit for each service, route or partition. They share nothing:
+//!   if one service fails, requests to the others are not slowed down.
 //!
 //! # Several limiters before one service
 //!

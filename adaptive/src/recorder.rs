@@ -3,10 +3,11 @@
 //! State: a cursor, and a ring of samples.
 //!
 //! ```text
-//! cursor   31         24 23                    0 +-------------+-----------------------+   count -
-//! FIRST is the number of the next sample.
-//!         | window's tag|  count                |   Below FIRST, samples are skipped.
+//! cursor   31         24 23                    0
 //!         +-------------+-----------------------+
+//!         | window's tag|  count                |
+//!         +-------------+-----------------------+
+//!          count - FIRST is the number of the next sample; below FIRST, samples are skipped
 //! sample   latency, f32 of seconds;   tag | outcome | in flight after it (22 bits)
 //! ```
 //!
@@ -195,7 +196,8 @@ impl Recorder {
     /// Begins the next window, after `skip` leases have ended.
     pub(crate) fn next(&self, span: Span, skip: u32, needed: u32, age: u32) {
         self.extend(needed, age);
-        // Release: pairs with `end`. Only the closer changes the tag, and there is one closer.
+        // Release: pairs with `end`. Only a closer changes the tag. There is one, unless another
+        // has slept for longer than `turn::PATIENCE`: then one window is wrong, and no permit.
         self.cursor
             .swap(start(span.tag.wrapping_add(1), skip), AcqRel);
     }

@@ -1,6 +1,6 @@
 //! A value that one thread at a time may change, and for which no thread ever waits.
 //!
-//! State: two cells, each with a *claim*, 0 while nobody has the cell.
+//! State: two cells. Each has a *claim*, which is 0 while the cell is free.
 //!
 //! ```text
 //! free -- claim: compare-exchange, Acquire --> claimed at t -- drop: store, Release --> free
@@ -83,8 +83,8 @@ impl<T> Turn<'_, T> {
     /// Changes the value. A panic frees the cell with the value as it is then.
     pub fn change<R>(&mut self, change: impl FnOnce(&mut T) -> R) -> R {
         self.turns.cells[self.cell].1.with_mut(|value| {
-            // SAFETY: this turn has the claim of the cell, so nobody else has a reference to the
-            // value. The cell is part of `turns`, which is borrowed.
+            // SAFETY: this turn holds the claim of the cell, so no other thread has a reference to
+            // the value. The cell is part of `turns`, which is borrowed.
             change(unsafe { &mut *value })
         })
     }

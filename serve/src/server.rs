@@ -9,7 +9,7 @@
 //! | the time until the preface of an HTTP/2 connection has arrived | [`Bounds::head`] |
 //! | concurrent streams of an HTTP/2 connection | [`STREAMS`] |
 //! | bytes of the header fields of an HTTP/2 request | [`HEADER_LIST`] |
-//! | the time without a sign of life of a peer of HTTP/2, also within a frame | [`Bounds::head`] and [`Bounds::alive`] |
+//! | how long a peer of HTTP/2 may be silent, also within a frame | [`Bounds::head`] and [`Bounds::alive`] |
 //! | the time for which a peer takes nothing of its answers | [`Bounds::alive`] |
 //! | the time for the last answers when the program stops | [`GRACE`] |
 //!
@@ -353,7 +353,7 @@ mod tests {
         ] {
             assert_eq!(reply(none).await, b"");
         }
-        // The settings of the program, and a ping that nobody answers to.
+        // The program sends its settings, and a ping that gets no answer.
         let settings = b"\0\0\0\x04\0\0\0\0\0";
         for begun in [
             &[][..],

@@ -142,7 +142,7 @@ fn a_head_without_an_end_ends_the_connection() {
 /// The program answers to each of them, and the peer does not read: what waits is bounded, and the
 /// program reads no more.
 #[test]
-fn pings_and_settings_whose_answers_nobody_reads_take_no_memory() {
+fn unread_answers_to_pings_and_settings_take_no_memory() {
     let program = start("pings");
     assert!(is_answered(&program));
     let before = program.resident();

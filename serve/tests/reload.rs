@@ -179,7 +179,7 @@ fn a_file_that_is_gone_or_not_readable_changes_nothing_and_is_read_when_it_is_ba
     };
     std::fs::remove_file(&program.file).unwrap();
     assert!(is_refused().contains("No such file"));
-    // A folder cannot be read, whoever reads it.
+    // Nobody can read a folder as a file, not even root.
     std::fs::create_dir(&program.file).unwrap();
     assert!(is_refused().contains("directory"));
     std::fs::remove_dir(&program.file).unwrap();
