@@ -27,7 +27,7 @@ fn policy(limits: impl IntoIterator<Item = Limit>) -> Policy {
 
 fn hold(policy: &Policy, now: Timestamp, estimate: u32) -> Hold<'_> {
     let hold = policy.hold_at(now, &GET.cost(estimate));
-    assert!(hold.is_allowed());
+    assert!(hold.is_allowed(), "{:?}", hold.outcome());
     hold
 }
 
@@ -244,6 +244,8 @@ fn threads_that_hold_and_settle_lose_no_permit_and_gain_none() {
         Limit::per(count, day),
         Limit::at_once(u32::MAX >> 12),
     ]);
+    // While a thread claims the slot of a new key, others find no room for the key.
+    hold(&policy, at(1), 10).settle_at(at(1), 0);
     let start = Barrier::new(THREADS as usize);
     let (used, kept): (u64, u64) = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)

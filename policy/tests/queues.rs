@@ -612,6 +612,8 @@ fn tasks_of_a_runtime_never_exceed_a_limit_and_all_end() {
         Policy::new([limits]).unwrap().with_timer(TokioTimer::new)
     });
     let policy: &'static Policy = Box::leak(Box::new(policy));
+    // While a thread claims the slot of a new key, others find no room for the key.
+    assert!(runtime.block_on(policy.acquire(&GET)).is_allowed());
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
             runtime.spawn(async move {

@@ -250,7 +250,9 @@ fn no_count_of_several_threads_is_lost() {
         }
     });
     let counts = &statistics.rules()[0];
-    assert_eq!((counts.allowed, counts.by_limit[0]), (10, 3_990));
+    // While a thread claims the slot of a new key, others find no room for the key.
+    let denied = counts.by_limit[0] + counts.crowded;
+    assert_eq!((counts.allowed, denied), (10, 3_990));
     let denied = statistics.most_denied(20);
     assert_eq!(denied.len(), 10);
     assert!(denied.iter().all(|key| key.count == 399), "{denied:?}");

@@ -273,6 +273,8 @@ fn threads_and_tasks_never_exceed_a_limit_and_all_end() {
         .limit(Limit::per(10_000, SECOND).burst(10).queue(100));
     let policy = leaked(Policy::new([rule]).unwrap());
     let begun = policy.now();
+    // While a thread claims the slot of a new key, others find no room for the key.
+    assert!(policy.blocking_acquire(&GET).is_allowed());
     let (say, hear) = mpsc::channel();
     for number in 0..THREADS {
         let say = say.clone();
