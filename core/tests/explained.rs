@@ -712,7 +712,12 @@ fn no_two_grants_of_concurrent_threads_tell_the_same_remainder() {
             kind.name.starts_with("cooldown_window")
         );
     }
-    let table = Keyed::for_keys(TokenBucket::new(Rate::per_second(1), TAKES.into()), 8);
+    let table = Keyed::for_keys(
+        TokenBucket::new(Rate::per_second(1), 1 + u64::from(TAKES)),
+        8,
+    );
+    // While a thread claims the slot of a new key, others find no room for the key.
+    assert!(table.key("alice").try_acquire_at(secs(9), 1).is_ok());
     assert_eq!(differs(&table.key("alice")), None);
     let all = AllOf::new((Concurrency::new(99_999), Concurrency::new(TAKES)));
     assert_eq!(differs(&all), None);
