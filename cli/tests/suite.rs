@@ -13,6 +13,9 @@ mod demo;
 #[path = "export.rs"]
 mod export;
 
+#[path = "guide.rs"]
+mod guide;
+
 #[path = "pace.rs"]
 mod pace;
 

@@ -33,13 +33,17 @@ mod pace;
 mod reqwest;
 
 use core::fmt;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
 use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use http::{HeaderMap, StatusCode};
-use portcullis_async::{Queue, QueueCounts, Rejected, Timer, TokioTimer};
+use pin_project_lite::pin_project;
+use portcullis_async::{Acquire, Queue, QueueCounts, Rejected, Timer, TokioTimer};
 use portcullis_core::{Lease, Rate, TokenBucket};
 
 use crate::fields::{ReadOptions, ResetForm, Stated};
@@ -89,6 +93,7 @@ struct Servers<T: Timer> {
     by_name: HashMap<Box<str>, Server<T>>,
     /// The number of requests so far.
     requests: u64,
+    is_closed: bool,
 }
 
 struct Server<T: Timer> {
@@ -133,26 +138,64 @@ impl Default for ServerLimits {
 impl<T: Timer + Send + Sync + 'static> ServerLimits<T> {
     /// Waits until a request to this server may be sent.
     ///
-    /// With timers of tokio, call it within a runtime.
+    /// With timers of tokio, call it within a runtime. [`Acquiring::within`] sets how long this
+    /// request waits at most.
     ///
     /// # Errors
     ///
     /// - [`Rejected::QueueFull`]: as many requests as the settings allow wait for this server.
     /// - [`Rejected::Deadline`]: the server is not expected to grant the request within the time
     ///   that the settings allow.
-    pub async fn acquire(&self, server: &str) -> Result<Sending<T>, Rejected> {
+    /// - [`Rejected::Closed`]: the limits [are closed](Self::close).
+    pub fn acquire(&self, server: &str) -> Acquiring<T> {
         let queue = self.queue(server);
-        let lease = match self.shared.options.timeout {
-            Some(timeout) => queue.acquire_owned(1).within(timeout).await?,
-            None => queue.acquire_owned(1).await?,
-        };
-        let sent = queue.change(Pace::started);
-        Ok(Sending {
-            reading: self.shared.options.reading(),
-            sent,
+        let acquire = queue.acquire_owned(1);
+        Acquiring {
+            acquire: match self.shared.options.timeout {
+                Some(timeout) => acquire.within(timeout),
+                None => acquire,
+            },
             queue,
-            lease: Some(lease),
-        })
+            reading: self.shared.options.reading(),
+        }
+    }
+
+    /// Rejects all requests that wait and all later ones, to all servers, with
+    /// [`Rejected::Closed`]. Requests on their way go on: [`drained`](Self::drained) waits for
+    /// them.
+    ///
+    /// ```
+    /// # use portcullis_async::Rejected;
+    /// # use portcullis_tower::client::ServerLimits;
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// let limits = ServerLimits::new();
+    /// let sending = limits.acquire("example.com").await?;
+    /// limits.close();
+    /// assert_eq!(limits.acquire("example.com").await.unwrap_err(), Rejected::Closed);
+    /// // The request that is on its way ends, with `replied` or without.
+    /// drop(sending);
+    /// limits.drained().await;
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn close(&self) {
+        let mut servers = self.shared.servers();
+        servers.is_closed = true;
+        let queues = servers.queues();
+        drop(servers);
+        // A waker may ask these limits again.
+        queues.iter().for_each(|queue| queue.close());
+    }
+
+    /// Waits until no request is on its way: each [`Sending`] is dropped or has its reply.
+    ///
+    /// [Close](Self::close) the limits first. Otherwise new requests may be on their way by the
+    /// time the future is ready.
+    pub async fn drained(&self) {
+        let queues = self.shared.servers().queues();
+        for queue in queues {
+            queue.drained().await;
+        }
     }
 
     /// Returns how many requests to this server wait, and what became of those that waited. `None`
@@ -168,7 +211,7 @@ impl<T: Timer + Send + Sync + 'static> ServerLimits<T> {
         let options = &self.shared.options;
         let mut servers = self.shared.servers();
         servers.requests += 1;
-        let used = servers.requests;
+        let (used, is_closed) = (servers.requests, servers.is_closed);
         let servers = &mut servers.by_name;
         if let Some(known) = servers.get_mut(server) {
             known.used = used;
@@ -185,6 +228,9 @@ impl<T: Timer + Send + Sync + 'static> ServerLimits<T> {
             }
         }
         let queue = Arc::new(options.queue());
+        if is_closed {
+            queue.close();
+        }
         let entry = Server {
             queue: Arc::clone(&queue),
             used,
@@ -198,6 +244,13 @@ impl<T: Timer> Shared<T> {
     fn servers(&self) -> MutexGuard<'_, Servers<T>> {
         // The map is complete at any point, so poisoning does no harm.
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Timer> Servers<T> {
+    fn queues(&self) -> Vec<Arc<Queue<Pace, T>>> {
+        let servers = self.by_name.values();
+        servers.map(|server| Arc::clone(&server.queue)).collect()
     }
 }
 
@@ -236,6 +289,57 @@ impl<T: Timer> fmt::Debug for ServerLimits<T> {
         debug.field("servers", &servers).finish_non_exhaustive()
     }
 }
+
+pin_project! {
+    /// A request that waits until it may be sent: the future that [`ServerLimits::acquire`] returns.
+    ///
+    /// Dropping it cancels the request.
+    #[must_use = "a future does nothing until it is polled"]
+    pub struct Acquiring<T: Timer = TokioTimer> {
+        #[pin]
+        acquire: Acquire<Arc<Queue<Pace, T>>>,
+        queue: Arc<Queue<Pace, T>>,
+        reading: ReadOptions,
+    }
+}
+
+impl<T: Timer> Acquiring<T> {
+    /// Rejects the request with [`Rejected::Deadline`], at once, if it is not expected to be
+    /// granted in this time, and at the latest when the time is over. Replaces the
+    /// [time-out](ServerLimitsBuilder::timeout) of the settings.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_tower::client::ServerLimits;
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// let limits = ServerLimits::new();
+    /// let sending = limits.acquire("example.com").within(Duration::from_secs(5)).await?;
+    /// # drop(sending);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn within(mut self, timeout: Duration) -> Self {
+        self.acquire = self.acquire.within(timeout);
+        self
+    }
+}
+
+impl<T: Timer> Future for Acquiring<T> {
+    type Output = Result<Sending<T>, Rejected>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let lease = ready!(this.acquire.poll(context))?;
+        Poll::Ready(Ok(Sending {
+            sent: this.queue.change(Pace::started),
+            reading: this.reading.clone(),
+            queue: Arc::clone(this.queue),
+            lease: Some(lease),
+        }))
+    }
+}
+
+shows!([T: Timer] Acquiring<T>, "Acquiring");
 
 /// A request that may be sent, or is on its way.
 ///
@@ -401,6 +505,7 @@ impl<T: Timer> ServerLimitsBuilder<T> {
                 servers: Mutex::new(Servers {
                     by_name: HashMap::new(),
                     requests: 0,
+                    is_closed: false,
                 }),
             }),
         }

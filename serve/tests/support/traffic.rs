@@ -118,7 +118,12 @@ pub(crate) fn sent(proxy: core::net::SocketAddr) -> Vec<u16> {
             ("Content-Length", "0"),
         ];
         let line = format!("{} {}", recorded.method, recorded.target);
-        client.ask(&line, &headers).status
+        let status = client.ask(&line, &headers).status;
+        // nginx and HAProxy close the connection then.
+        if status == 400 {
+            client = Client::connect(proxy);
+        }
+        status
     };
     recorded().into_iter().map(&mut send).collect()
 }

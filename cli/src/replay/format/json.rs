@@ -115,14 +115,25 @@ impl Members {
                 names.extend(self.names("ip"));
                 names
             }
-            Field::Header(name) => vec![
-                format!("request.headers.{name}"),
-                format!("http.request.headers.{name}"),
-                format!("headers.{name}"),
-                format!("request_{name}"),
-                name.clone(),
-                in_nginx(name),
-            ],
+            Field::Header(name) => {
+                // Upper and lower case are equal in the name of a header.
+                let lower = name.to_ascii_lowercase();
+                let spellings = if lower == *name {
+                    vec![lower]
+                } else {
+                    vec![name.clone(), lower]
+                };
+                let names = spellings.iter().flat_map(|name| {
+                    [
+                        format!("request.headers.{name}"),
+                        format!("http.request.headers.{name}"),
+                        format!("headers.{name}"),
+                        format!("request_{name}"),
+                        name.clone(),
+                    ]
+                });
+                names.chain([in_nginx(name)]).collect()
+            }
             Field::Named(name) => vec![name.clone()],
         }
     }

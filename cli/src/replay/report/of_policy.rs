@@ -410,7 +410,10 @@ impl PolicyReport {
             }
         }
         for name in &self.never_logged {
-            writeln!(out, "  no line has {name}, which the rules read")?;
+            writeln!(
+                out,
+                "  no line has {name}: the rules decide as if no request had it"
+            )?;
         }
         for rule in &self.not_replayed {
             let why = "a log does not tell the size of requests";
@@ -549,7 +552,12 @@ impl PolicyReport {
         let now: Vec<_> = rule.limits.iter().map(|limit| &*limit.limit).collect();
         let now = now.join(", ");
         let Some(found) = &rule.recommended else {
-            return vec!["nothing to propose".into()];
+            let why = if rule.limits.is_empty() {
+                "it has no limits"
+            } else {
+                "it was asked nothing"
+            };
+            return vec![format!("nothing to propose: {why}")];
         };
         let mut lines = vec![match (&found.limits, &found.missing_key) {
             (Some(limits), _) => {
