@@ -436,6 +436,20 @@ impl Limit {
         self.period
     }
 
+    /// Returns whether permits are held until a request ends: those of a limit at once, unless it
+    /// is 0 and denies always.
+    ///
+    /// ```
+    /// # use portcullis_policy::Limit;
+    /// assert!(Limit::at_once(3).is_held());
+    /// assert!(!Limit::at_once(0).is_held());
+    /// assert!(!"5/m".parse::<Limit>()?.is_held());
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub const fn is_held(&self) -> bool {
+        self.period.is_none() && self.count > 0
+    }
+
     /// Returns the algorithm. It has no meaning for permits at once.
     ///
     /// ```

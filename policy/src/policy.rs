@@ -561,15 +561,13 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn without_limits_at_once(&self) -> Self {
-        // None at once denies always, whatever a request takes.
-        let is_kept = |limit: &Limit| limit.period().is_some() || limit.count() == 0;
         let without = |rule: &Rule| {
             let mut rule = rule.clone();
             for of_key in &mut rule.overrides {
-                of_key.limits.retain(is_kept);
+                of_key.limits.retain(|limit| !limit.is_held());
             }
             let had_limits = !rule.limits.is_empty();
-            rule.limits.retain(is_kept);
+            rule.limits.retain(|limit| !limit.is_held());
             if had_limits && rule.limits.is_empty() {
                 rule.limits.push(Limit::at_once(MOST_AT_ONCE));
                 rule = rule.without_headers();

@@ -11,7 +11,6 @@ use portcullis_core::Timestamp;
 use portcullis_policy::{Considered, Explained, Policy, Request, Rule};
 
 use crate::counts::{Answered, Counts};
-use crate::reload;
 use crate::stores::StoreState;
 
 pub(crate) const STYLE: &str = include_str!("page/page.css");
@@ -157,10 +156,7 @@ fn table(html: &mut String, name: &str, head: &str, rows: &str) {
 
 /// The limits of a rule. Those at once are not enforced here.
 fn limits(rule: &Rule) -> String {
-    let limits = rule
-        .limits()
-        .iter()
-        .filter(|limit| !reload::is_left_out(limit));
+    let limits = rule.limits().iter().filter(|limit| !limit.is_held());
     let limits: Vec<_> = limits.map(ToString::to_string).collect();
     limits.join(", ")
 }

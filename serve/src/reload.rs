@@ -10,17 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
-use portcullis_policy::{
-    Change, FileSource, FileSourceError, Kind, Limit, Policy, RuleSource, Sourced,
-};
+use portcullis_policy::{Change, FileSource, FileSourceError, Kind, Policy, RuleSource, Sourced};
 
 use crate::counts::Counts;
 use crate::settings::Settings;
-
-/// Whether a limit is not enforced: one at once, unless it denies always.
-pub(crate) fn is_left_out(limit: &Limit) -> bool {
-    limit.period().is_none() && limit.count() > 0
-}
 
 /// The policy file, without limits at once.
 pub(crate) struct Enforced {
@@ -72,7 +65,7 @@ impl RuleSource for Enforced {
         Ok(Some(sourced.map(|policy| {
             for rule in policy.rules() {
                 let limits = rule.limits().iter();
-                let at_once = limits.filter(|limit| is_left_out(limit));
+                let at_once = limits.filter(|limit| limit.is_held());
                 left_out.extend(at_once.map(|limit| (rule.name().to_owned(), limit.to_string())));
             }
             if left_out.is_empty() {
