@@ -171,7 +171,8 @@ impl<T: Timer + Send + Sync + 'static> ServerLimits<T> {
     /// let limits = ServerLimits::new();
     /// let sending = limits.acquire("example.com").await?;
     /// limits.close();
-    /// assert_eq!(limits.acquire("example.com").await.unwrap_err(), Rejected::Closed);
+    /// let rejected = limits.acquire("example.com").await.unwrap_err();
+    /// assert_eq!(rejected, Rejected::Closed { permits: 1 });
     /// // The request that is on its way ends, with `replied` or without.
     /// drop(sending);
     /// limits.drained().await;

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use http::{Request, Response, StatusCode};
 use portcullis_async::{Rejected, TokioTimer};
-use portcullis_core::Rate;
+use portcullis_core::{Clock, Rate};
 use portcullis_tower::client::{
     ClientError, ClientLayer, Pacing, ServerLimits, ServerLimitsBuilder,
 };
@@ -380,4 +380,65 @@ async fn a_client_waits_no_longer_than_a_server_that_deviates_from_the_drafts_me
             "{remaining}, {reset}: {waited} s"
         );
     }
+}
+
+/// One request at a time.
+fn one_at_a_time() -> ServerLimits {
+    let limits = ServerLimits::builder().concurrency(NonZero::<u64>::MIN);
+    limits.build()
+}
+
+#[tokio::test(start_paused = true)]
+async fn closed_limits_reject_what_waits_and_what_comes_and_drain_what_is_on_its_way() {
+    let limits = one_at_a_time();
+    let (one, other) = (limits.acquire("a").await, limits.acquire("b").await);
+    let waits = tokio::spawn(limits.acquire("a"));
+    tokio::task::yield_now().await;
+    assert_eq!(limits.counts("a").unwrap().waiters, 1);
+    limits.close();
+    assert_eq!(
+        waits.await.unwrap().unwrap_err(),
+        Rejected::Closed { permits: 1 }
+    );
+    // A server that is not known yet, too.
+    for server in ["a", "c"] {
+        let rejected = limits.clone().acquire(server).await.unwrap_err();
+        assert_eq!(rejected, Rejected::Closed { permits: 1 });
+    }
+    let drained = limits.clone();
+    let mut drained = tokio::spawn(async move { drained.drained().await });
+    for sending in [one.unwrap(), other.unwrap()] {
+        let early = tokio::time::timeout(Duration::from_secs(1), &mut drained);
+        assert!(early.await.is_err());
+        sending.replied(StatusCode::OK, &http::HeaderMap::new());
+    }
+    drained.await.unwrap();
+    // What is closed and empty is drained.
+    limits.drained().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_may_wait_for_another_time_than_the_settings_say() {
+    let seconds = Duration::from_secs;
+    let settings = ServerLimits::builder().concurrency(NonZero::<u64>::MIN);
+    let limits = settings.timeout(seconds(60)).build();
+    let _sending = limits.acquire("a").await.unwrap();
+    let start = Instant::now();
+    let rejected = limits.acquire("a").within(seconds(2)).await.unwrap_err();
+    assert!(
+        matches!(rejected, Rejected::Deadline { .. }),
+        "{rejected:?}"
+    );
+    assert_eq!(start.elapsed(), seconds(2));
+    // A server that asks for more patience is not waited for.
+    let limits = ServerLimits::new();
+    let sending = limits.acquire("a").await.unwrap();
+    let mut headers = http::HeaderMap::new();
+    headers.insert("retry-after", 9.into());
+    sending.replied(StatusCode::TOO_MANY_REQUESTS, &headers);
+    let start = Instant::now();
+    let rejected = limits.acquire("a").within(seconds(2)).await.unwrap_err();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    let wait = rejected.retry().wait_from(TokioTimer::new().now());
+    assert_eq!(wait, Some(seconds(9)));
 }
