@@ -577,6 +577,71 @@ fn a_path_that_is_too_long_gets_414() {
     assert_eq!(ask(request).unwrap().status(), 414);
 }
 
+/// The rows of the table in `docs/http.md`, but that of stores.
+#[test]
+fn the_guide_lists_the_status_and_the_retry_of_denials() {
+    let guide = include_str!("../../docs/http.md");
+    let (_, table) = guide
+        .split_once("| status | when | `Retry-After` |\n")
+        .unwrap();
+    let rows = table
+        .lines()
+        .skip(1)
+        .map_while(|line| line.strip_prefix("| "));
+    let row = |row: &str| {
+        let (_, retry) = row.trim_end_matches(" |").rsplit_once(" | ").unwrap();
+        (row[..3].to_owned(), retry.to_owned())
+    };
+    let mut rows: Vec<_> = rows.map(row).collect();
+    assert_eq!(
+        rows.remove(3),
+        ("503".to_owned(), "1 s".to_owned()),
+        "of stores"
+    );
+    rows[0].1 = "3600 s".to_owned();
+
+    let rule = |key| Rule::new("all").key(key).limit("1/h".parse().unwrap());
+    let of_keys = || rule(Key::header("X-Key"));
+    let with_key = |number: u32| {
+        let request = Request::get("/").header("X-Key", number);
+        request.body(()).unwrap()
+    };
+    // The last of the requests is denied.
+    let denied = |rules: Vec<Rule>, requests: Vec<Request<()>>| {
+        let judges = ByPolicy::new(Policy::new(rules).unwrap());
+        let (mut ask, _) = limited(judges, |layer| layer);
+        let replies: Vec<_> = requests
+            .into_iter()
+            .map(|request| ask(request).unwrap())
+            .collect();
+        let last = replies.last().unwrap();
+        let retry = last.headers().get("retry-after");
+        let retry = retry.map(|seconds| format!("{} s", seconds.to_str().unwrap()));
+        (
+            last.status().as_str().to_owned(),
+            retry.unwrap_or_else(|| "none".to_owned()),
+        )
+    };
+    let one = || Conditions::new().paths(["/a"]);
+    let expected = [
+        denied(vec![of_keys()], vec![with_key(1), with_key(1)]),
+        denied(vec![of_keys().keys(1)], (0..500).map(with_key).collect()),
+        denied(vec![of_keys().on_missing(OnMissing::Deny)], vec![get("/")]),
+        denied(vec![rule(Key::address())], vec![get("/")]),
+        denied(
+            vec![of_keys().when(one()), of_keys_of_others()],
+            vec![get("/a//")],
+        ),
+        denied(vec![of_keys()], vec![get(&"/a".repeat(300))]),
+    ];
+    assert_eq!(rows, expected);
+}
+
+/// A rule for all paths, with another name.
+fn of_keys_of_others() -> Rule {
+    Rule::new("others").limit("1/h".parse().unwrap())
+}
+
 /// The statuses of `n` requests for a target, from one address.
 fn statuses<D: Decide>(
     judges: D,
