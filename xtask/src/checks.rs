@@ -165,7 +165,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("doc-tests", "the examples in the documentation", doc_tests),
     step(
         "readme",
-        "each program of the README and of docs/http.md compiles against its manifest, and runs",
+        "each program of the README and of two guides compiles against its manifest, and runs",
         readme::check,
     ),
     step(

@@ -1,5 +1,5 @@
-//! Compiles each program of the README and of the guide to HTTP services against the manifest that
-//! is printed above it, and runs those that end. Of a program with tests, it runs the tests.
+//! Compiles each program of the README and of the guides that are one program against the manifest
+//! that is printed above it, and runs those that end. Of a program with tests, it runs the tests.
 //!
 //! Each program is a package of its own, which lies below the target directory. It depends on the
 //! libraries of this repository where the README says `../portcullis`, and on nothing that its
@@ -11,8 +11,8 @@ use crate::command::{self, Check};
 use crate::context::Context;
 use crate::files;
 
-/// The guide that is one program.
-const GUIDE: &str = "docs/http.md";
+/// The guides that are one program each, and what their packages are called.
+const GUIDES: [(&str, &str); 2] = [("guide", "docs/http.md"), ("crawler", "docs/crawler.md")];
 
 /// A program, and the manifest above it.
 struct Program {
@@ -91,7 +91,9 @@ impl Program {
 pub(crate) fn check(context: &Context) -> Check {
     let read = |file: &str| files::read(&context.root.join(file));
     let mut programs = programs(&read("README.md")?)?;
-    programs.extend(Program::read("guide".to_owned(), &read(GUIDE)?)?);
+    for (name, guide) in GUIDES {
+        programs.extend(Program::read(name.to_owned(), &read(guide)?)?);
+    }
     let folder = context.target_dir("readme");
     write(&context.root, &folder, &programs)?;
     for program in &programs {
