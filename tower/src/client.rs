@@ -185,7 +185,9 @@ impl<T: Timer + Send + Sync + 'static> ServerLimits<T> {
         let queues = servers.queues();
         drop(servers);
         // A waker may ask these limits again.
-        queues.iter().for_each(|queue| queue.close());
+        for queue in queues {
+            queue.close();
+        }
     }
 
     /// Waits until no request is on its way: each [`Sending`] is dropped or has its reply.

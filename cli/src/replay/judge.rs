@@ -5,7 +5,7 @@ use portcullis_core::{Limiter, Timestamp};
 use super::args::Cost;
 use super::needs::Client;
 use super::order::Record;
-use super::settings::Settings;
+use super::settings::{OfKey, Settings};
 use super::time::timestamp;
 use super::timeline::{Tally, Timeline};
 use crate::failure::Failure;
@@ -55,7 +55,7 @@ pub(crate) struct Trial {
 /// The limiter of one key, once the key has had a request, and its decisions.
 #[derive(Default)]
 struct Key {
-    limiter: Option<Box<dyn Limiter>>,
+    limiter: Option<OfKey>,
     tally: Tally,
 }
 
@@ -136,7 +136,7 @@ impl Trial {
             let limiter = limiter.map_err(|error| Failure::Refused(error.to_string()))?;
             key.limiter.insert(limiter)
         };
-        let allowed = take(&**limiter, timestamp(now), permits);
+        let allowed = take(limiter.limiter(), timestamp(now), permits);
         key.tally.count(allowed);
         self.timeline.add(now / 1_000, allowed);
         Ok(allowed)

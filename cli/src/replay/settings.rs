@@ -70,6 +70,24 @@ pub(crate) fn all(args: &ReplayArgs) -> Result<Vec<Settings>, Failure> {
         .collect()
 }
 
+/// The limiter of one key. The small ones lie in the list of keys, because with many keys each
+/// access to other memory takes longer than the decision.
+pub(crate) enum OfKey {
+    Bucket(TokenBucket),
+    Window(FixedWindow),
+    Sliding(Box<dyn Limiter>),
+}
+
+impl OfKey {
+    pub(crate) fn limiter(&self) -> &dyn Limiter {
+        match self {
+            Self::Bucket(bucket) => bucket,
+            Self::Window(window) => window,
+            Self::Sliding(window) => &**window,
+        }
+    }
+}
+
 impl Settings {
     fn new(limit: Limit, algorithm: Algorithm, args: &ReplayArgs) -> Result<Self, Failure> {
         let refused =
@@ -131,7 +149,7 @@ impl Settings {
     /// # Errors
     ///
     /// Returns the error of the limiter's builder.
-    pub(crate) fn limiter(&self, first: u64) -> Result<Box<dyn Limiter>, SettingsError> {
+    pub(crate) fn limiter(&self, first: u64) -> Result<OfKey, SettingsError> {
         let Limit {
             permits, period, ..
         } = self.limit;
@@ -139,9 +157,9 @@ impl Settings {
             Kept::TokenBucket { rate, burst } => {
                 let bucket = TokenBucket::builder(rate, burst).origin(timestamp(first));
                 // A finer tick than the log's resolution would only lower the maximum burst.
-                Box::new(bucket.tick(Duration::from_millis(1)).build()?)
+                OfKey::Bucket(bucket.tick(Duration::from_millis(1)).build()?)
             }
-            Kept::FixedWindow => Box::new(
+            Kept::FixedWindow => OfKey::Window(
                 FixedWindow::builder(permits, period)
                     .origin(on_grid(first, period))
                     .build()?,
@@ -154,16 +172,13 @@ impl Settings {
         })
     }
 
-    fn sliding<const MAX: usize>(
-        &self,
-        segments: u32,
-        first: u64,
-    ) -> Result<Box<dyn Limiter>, SettingsError> {
+    fn sliding<const MAX: usize>(&self, segments: u32, first: u64) -> Result<OfKey, SettingsError> {
         let Limit {
             permits, period, ..
         } = self.limit;
         let window = SlidingWindow::<MAX>::builder(permits, period, segments);
-        Ok(Box::new(window.origin(on_grid(first, period)).build()?))
+        let window = window.origin(on_grid(first, period)).build()?;
+        Ok(OfKey::Sliding(Box::new(window)))
     }
 
     /// Returns the algorithm.
