@@ -294,7 +294,7 @@ impl<T: Timer> fmt::Debug for ServerLimits<T> {
 }
 
 pin_project! {
-    /// A request that waits until it may be sent: the future that [`ServerLimits::acquire`] returns.
+    /// A request that waits until it may be sent. Returned by [`ServerLimits::acquire`].
     ///
     /// Dropping it cancels the request.
     #[must_use = "a future does nothing until it is polled"]
