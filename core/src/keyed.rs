@@ -25,6 +25,7 @@ pub(crate) mod seed;
 pub(crate) mod seeded_hasher;
 pub(crate) mod settling;
 pub(crate) mod table;
+pub(crate) mod with_total;
 
 pub use self::clocked_key::ClockedKey;
 pub use self::into_rules::{IntoRuleList, IntoRules};
@@ -46,6 +47,7 @@ pub use self::seed::{Seed, SeedFixed};
 pub use self::seeded_hasher::SeededHasher;
 pub use self::settling::{Refunds, RefundsBefore};
 pub use self::table::KeyedStatistics;
+pub use self::with_total::WithTotal;
 pub use crate::limiters::concurrency::ConcurrencyRules;
 pub use crate::limiters::fixed_window::FixedWindowRules;
 pub use crate::limiters::token_bucket::TokenBucketRules;

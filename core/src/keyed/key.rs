@@ -17,7 +17,8 @@ use crate::time::timestamp::Timestamp;
 
 /// A table that has a limiter for each key: [`Keyed`](crate::Keyed),
 /// [`KeyedArray`](crate::KeyedArray), [`KeyedList`](crate::KeyedList), a
-/// [`Counted`](crate::Counted) one of them, or one of the user's own.
+/// [`Counted`](crate::Counted) one of them, one with a limit for all keys
+/// ([`WithTotal`](crate::keyed::WithTotal)), or one of the user's own.
 ///
 /// ```
 /// use portcullis_core::Keyed;
@@ -156,6 +157,55 @@ pub trait QueueKeys: Keys {
     /// # Ok::<(), portcullis_core::Denied>(())
     /// ```
     fn next_held(&self, from: usize) -> Option<usize>;
+
+    /// Whether there is a limit for all keys together, as [`WithTotal`](crate::keyed::WithTotal)
+    /// has one. If so, implement [`blocked_by`](Self::blocked_by). The default is `false`.
+    const HAS_TOTAL: bool = false;
+
+    /// Says whether the limiter of a key denies `n` permits at `now`, and if so, which of its
+    /// limits: its own is asked first. Changes nothing. A queue calls it only if
+    /// [`HAS_TOTAL`](Self::HAS_TOTAL), to know which keys wait for the total.
+    fn blocked_by(&self, address: &Address, now: Timestamp, n: u32) -> Blocked {
+        let _ = (address, now, n);
+        Blocked::No
+    }
+
+    /// Returns the weight of a key among those that wait for the total; 0 counts as 1. A queue
+    /// calls it only if [`HAS_TOTAL`](Self::HAS_TOTAL), while it holds its lock. The default is 1.
+    fn weight(&self, address: &Address) -> u32 {
+        let _ = address;
+        1
+    }
+}
+
+/// Which limit of a key denies a request: the result of [`QueueKeys::blocked_by`].
+///
+/// ```
+/// use portcullis_core::{Concurrency, Keyed, Retry, Timestamp};
+/// use portcullis_core::keyed::WithTotal;
+/// use portcullis_core::queue::{Blocked, QueueKeys};
+///
+/// let table = WithTotal::new(Keyed::for_keys(Concurrency::new(2), 100), Concurrency::new(2));
+/// let (alice, bob) = (table.key("alice"), table.key("bob"));
+/// let now = Timestamp::ZERO;
+/// let _held = alice.try_acquire_at(now, 2)?;
+/// assert!(matches!(table.blocked_by(&alice.address(), now, 1), Blocked::OwnLimit(..)));
+/// assert!(matches!(
+///     table.blocked_by(&bob.address(), now, 1),
+///     Blocked::Total(_, Retry::OnRelease)
+/// ));
+/// # Ok::<(), portcullis_core::Denied>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a queue must act on each")]
+pub enum Blocked {
+    /// Both limits grant the request.
+    No,
+    /// The key's own limit denies the request, and says when to retry.
+    OwnLimit(Denied, Retry),
+    /// The key's own limit grants the request. The limit for all keys denies it, and says when to
+    /// retry.
+    Total(Denied, Retry),
 }
 
 /// The key at an address of a table, whose limiter the table itself decides.

@@ -5,9 +5,10 @@ use core::hash::Hash;
 #[cfg(feature = "std")]
 use std::sync::Arc;
 
-use crate::keyed::key::{Keys, QueueKeys, TableKey};
+use crate::keyed::key::{Blocked, Keys, QueueKeys, TableKey};
 use crate::keyed::key_hash::KeyHash;
 use crate::keyed::line::Address;
+use crate::time::timestamp::Timestamp;
 use crate::wrappers::counted::Counted;
 use crate::wrappers::tally::Tally;
 
@@ -98,7 +99,17 @@ impl<L: Keys, T: Borrow<Tally>> Keys for Counted<L, T> {
 impl<L: QueueKeys, T: Borrow<Tally>> QueueKeys for Counted<L, T> {
     const SHARED: bool = L::SHARED;
 
+    const HAS_TOTAL: bool = L::HAS_TOTAL;
+
     fn next_held(&self, from: usize) -> Option<usize> {
         self.limiter.next_held(from)
+    }
+
+    fn blocked_by(&self, address: &Address, now: Timestamp, n: u32) -> Blocked {
+        self.limiter.blocked_by(address, now, n)
+    }
+
+    fn weight(&self, address: &Address) -> u32 {
+        self.limiter.weight(address)
     }
 }
