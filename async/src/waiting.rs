@@ -11,6 +11,7 @@ pub(crate) mod queue_clock;
 pub(crate) mod queue_config;
 pub(crate) mod rejected;
 pub(crate) mod ring;
+pub(crate) mod round;
 pub(crate) mod timer;
 pub(crate) mod timer_heap;
 pub(crate) mod wait_list;

@@ -4,6 +4,8 @@
 #[path = "../../core/tests/support/allocations.rs"]
 mod allocations;
 mod support;
+#[path = "keyed_queue/total.rs"]
+mod total;
 
 use core::hash::{BuildHasher, Hasher};
 use core::pin::{Pin, pin};

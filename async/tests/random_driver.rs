@@ -38,13 +38,13 @@ use std::sync::Once;
 use std::thread;
 
 use portcullis_core::AllOf;
-use subject::{Bucket, Line1, Lines, Permits, Plain, Rates, Tallied, Window};
+use subject::{Bucket, Line1, Lines, Permits, Plain, Rates, Tallied, Window, WithinTotal};
 use world::{Config, Seen, run};
 
 type Run = fn(Config) -> Result<Seen, String>;
 
 /// The queues that are driven, by name.
-const KINDS: [(&str, Run); 11] = [
+const KINDS: [(&str, Run); 12] = [
     ("permits", |config| run(Line1::<Plain>::new, config)),
     ("bucket", |config| run(Line1::<Bucket>::new, config)),
     ("window", |config| run(Line1::<Window>::new, config)),
@@ -69,6 +69,9 @@ const KINDS: [(&str, Run); 11] = [
     }),
     ("counted-bucket-and-permits", |config| {
         run(Line1::<Tallied<AllOf<(Bucket, Plain)>>>::new, config)
+    }),
+    ("permits-by-key-and-total", |config| {
+        run(WithinTotal::new, config)
     }),
 ];
 
@@ -163,6 +166,11 @@ fn drive_all(kinds: &[&str]) {
 #[test]
 fn queues_around_permits() {
     drive_all(&["permits", "permits-by-key"]);
+}
+
+#[test]
+fn queues_of_keys_with_a_total() {
+    drive_all(&["permits-by-key-and-total"]);
 }
 
 #[test]

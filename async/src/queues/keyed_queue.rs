@@ -29,7 +29,7 @@ use crate::queues::limiter_queue::LimiterQueue;
 use crate::sync::const_unless_loom;
 use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::{LimiterSource, PerKey};
-use crate::waiting::options::{Options, Order};
+use crate::waiting::options::Options;
 use crate::waiting::queue_clock::QueueClock;
 #[cfg(all(feature = "std", not(portcullis_loom)))]
 use crate::waiting::rejected::Rejected;
@@ -385,9 +385,7 @@ impl<P: ToKeyedQueue> QueueKey<P> {
         if wait_queue.is_closed() {
             return None;
         }
-        let passes = wait_queue.options.order == Order::NewestFirst
-            || !wait_queue.is_waited_for(key)
-            || wait_queue.is_free(key);
+        let passes = !wait_queue.may_be_behind(key) || wait_queue.is_free(key);
         passes.then(|| wait_queue.take_outside_lock(key, take))
     }
 
@@ -583,9 +581,7 @@ impl<P: ToKeyedQueue> QueueKeyLimiter<P> {
             Denied::Closed { permits: n }
         } else if ask.is_look() {
             return self.limiter().decide(ask);
-        } else if wait_queue.options.order == Order::NewestFirst
-            || !wait_queue.is_waited_for(self.address)
-        {
+        } else if !wait_queue.may_be_behind(self.address) {
             return wait_queue.decide(self.address, ask);
         } else if matches!(ask.when(), When::Within(_)) {
             return Answer::TimeMatters;

@@ -8,15 +8,16 @@ use core::ops::Deref;
 
 use portcullis_core::keyed::{Address, TableKey};
 use portcullis_core::limiter::{Back, Waiting};
-use portcullis_core::queue::{PassedOn, QueueKeys, QueueLimiter};
-use portcullis_core::{Limiter, LimiterExt};
+use portcullis_core::queue::{Blocked, PassedOn, QueueKeys, QueueLimiter};
+use portcullis_core::{Limiter, LimiterExt, Timestamp};
 
+use crate::waiting::round::ListKey;
 use crate::waiting::wait_list::{Shard, Shards};
 
 /// The limiters of a wait queue.
 pub trait LimiterSource {
     /// Identifies one of the limiters.
-    type Key: Copy + PartialEq + Send + Sync + fmt::Debug;
+    type Key: ListKey;
     /// A pointer to one of the limiters.
     type At<'s>: Deref<Target: Limiter + Sized>
     where
@@ -26,6 +27,12 @@ pub trait LimiterSource {
 
     /// Whether callers can take from the limiters without going through the wait queue.
     const SHARED: bool;
+
+    /// Whether [`pass_on`](Self::pass_on) can pass permits on.
+    const PASSES_ON: bool;
+
+    /// Whether there is a limit for all keys together.
+    const HAS_TOTAL: bool = false;
 
     fn at(&self, key: Self::Key) -> Self::At<'_>;
 
@@ -39,6 +46,18 @@ pub trait LimiterSource {
     fn release_watched(&self, key: Self::Key, n: u32) -> Waiting;
     /// Passes held permits on to a waiter: see [`QueueLimiter::pass_on`].
     fn pass_on(&self, key: Self::Key, n: u32) -> PassedOn;
+
+    /// Says which limit of a key denies a request: see [`QueueKeys::blocked_by`].
+    fn blocked_by(&self, key: Self::Key, now: Timestamp, n: u32) -> Blocked {
+        let _ = (key, now, n);
+        Blocked::No
+    }
+
+    /// Returns the weight of a key among those that wait for the limit of all keys.
+    fn weight(&self, key: Self::Key) -> u32 {
+        let _ = key;
+        1
+    }
 
     /// Whether a grant may have receipts (`notes`) in addition to the one that the lease holds.
     #[inline(always)]
@@ -75,6 +94,7 @@ impl<L: QueueLimiter> LimiterSource for Single<L> {
     type Shards = [Shard<()>; 1];
 
     const SHARED: bool = L::SHARED;
+    const PASSES_ON: bool = true;
 
     #[inline]
     fn at(&self, (): ()) -> &L {
@@ -140,6 +160,8 @@ impl<T: QueueKeys> LimiterSource for PerKey<T> {
     type Shards = [Shard<Address>; SHARDS];
 
     const SHARED: bool = T::SHARED;
+    const PASSES_ON: bool = false;
+    const HAS_TOTAL: bool = T::HAS_TOTAL;
 
     #[inline]
     fn at(&self, key: Address) -> TableKey<&T> {
@@ -162,6 +184,20 @@ impl<T: QueueKeys> LimiterSource for PerKey<T> {
 
     fn pass_on(&self, _: Address, _: u32) -> PassedOn {
         PassedOn::No
+    }
+
+    fn blocked_by(&self, key: Address, now: Timestamp, n: u32) -> Blocked {
+        self.0.blocked_by(&key, now, n)
+    }
+
+    fn weight(&self, key: Address) -> u32 {
+        self.0.weight(&key)
+    }
+
+    /// With a limit for all keys, a grant has a receipt of each limit.
+    #[inline(always)]
+    fn has_notes(&self) -> bool {
+        T::HAS_TOTAL
     }
 
     fn is_held(&self) -> bool {

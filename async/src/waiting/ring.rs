@@ -109,6 +109,12 @@ impl<N: RingNode<Kind>, Kind> Ring<N, Kind> {
         }
     }
 
+    /// Makes the second node the first one, and the first the last.
+    pub(crate) fn rotate(&mut self) {
+        // SAFETY: `first` is in the ring, so it is valid and its links belong to the ring.
+        self.first = self.first.map(|first| unsafe { links(first).after });
+    }
+
     /// Inserts a node before the first one.
     ///
     /// # Safety
@@ -283,7 +289,10 @@ mod tests {
                             assert_eq!(ring.remove(node), next);
                             model.remove(at);
                         }
-                        (Some(_), _) => {}
+                        (Some(_), _) => {
+                            ring.rotate();
+                            model.rotate_left(1);
+                        }
                         (None, 0) => {
                             ring.push_front(node);
                             model.push_front(node);

@@ -34,6 +34,7 @@ use crate::sync::atomic::AtomicU8;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::cell;
 use crate::waiting::ring::{Ring, RingLinks, RingNode};
+use crate::waiting::round::{ListKey, Slot};
 use crate::waiting::timer_heap::{HeapLinks, HeapNode};
 
 /// The state of a waiter.
@@ -153,7 +154,7 @@ impl Line {
 }
 
 /// A queued request.
-pub(crate) struct Waiter<K> {
+pub(crate) struct Waiter<K: ListKey> {
     state: AtomicU8,
     pub(crate) key: K,
     pub(crate) request: Request,
@@ -165,11 +166,13 @@ pub(crate) struct Waiter<K> {
 
 /// The fields of a waiter that belong to the holder of the lock while the waiter is linked, and to
 /// its future otherwise.
-pub(crate) struct Locked<K> {
+pub(crate) struct Locked<K: ListKey> {
     /// The neighbours in the list of the key.
     turn: RingLinks<Waiter<K>>,
     /// `Some` while the waiter is a head.
     lead: Option<Lead<K>>,
+    /// Set while the waiter is the head of a key that waits for the limit of all keys.
+    pub(crate) round: K::Turn,
     waker: Option<Waker>,
     /// Whether the waiter's future can drive the queue.
     can_drive: bool,
@@ -181,14 +184,14 @@ pub(crate) struct Locked<K> {
 }
 
 /// The fields that only a head has.
-struct Lead<K> {
+struct Lead<K: ListKey> {
     line: Line,
     next_try: NextTry,
     /// The neighbours among the heads of the shard.
     heads: RingLinks<Waiter<K>>,
 }
 
-impl<K> Lead<K> {
+impl<K: ListKey> Lead<K> {
     const EMPTY: Self = Self {
         line: Line::EMPTY,
         next_try: NextTry::ON_RELEASE,
@@ -209,7 +212,7 @@ pub(crate) enum Event {
 }
 
 // SAFETY: `timer` is a field of the waiter, so it is at the same place each time.
-unsafe impl<K> HeapNode for Waiter<K> {
+unsafe impl<K: ListKey> HeapNode for Waiter<K> {
     type Priority = (Timestamp, Event);
 
     #[inline(always)]
@@ -220,12 +223,14 @@ unsafe impl<K> HeapNode for Waiter<K> {
     }
 }
 
-/// The ring of the waiters of one key, and the ring of the heads in one shard.
+/// The ring of the waiters of one key, the ring of the heads in one shard, and the ring of the heads
+/// whose keys wait for the limit of all keys.
 enum Turns {}
 enum Heads {}
+pub(crate) enum InRound {}
 
 // SAFETY: `turn` is a field of the waiter, so it is at the same place each time.
-unsafe impl<K> RingNode<Turns> for Waiter<K> {
+unsafe impl<K: ListKey> RingNode<Turns> for Waiter<K> {
     #[inline(always)]
     fn links(waiter: NonNull<Self>) -> NonNull<RingLinks<Self>> {
         // SAFETY: a ring calls this only for waiters that are linked or being linked. By the
@@ -237,7 +242,7 @@ unsafe impl<K> RingNode<Turns> for Waiter<K> {
 
 // SAFETY: `heads` is within the field `lead`, which is set before the waiter enters the ring of
 // heads and cleared after it has left, and is not moved in between.
-unsafe impl<K> RingNode<Heads> for Waiter<K> {
+unsafe impl<K: ListKey> RingNode<Heads> for Waiter<K> {
     #[inline(always)]
     fn links(head: NonNull<Self>) -> NonNull<RingLinks<Self>> {
         // SAFETY: the ring of heads calls this only for heads. By the invariants **Linked** and
@@ -246,11 +251,23 @@ unsafe impl<K> RingNode<Heads> for Waiter<K> {
     }
 }
 
+// SAFETY: `links` is within the field `round`, which is set before the waiter enters the ring of ready
+// keys and cleared after it has left, and is not moved in between.
+unsafe impl<K: ListKey> RingNode<InRound> for Waiter<K> {
+    #[inline(always)]
+    fn links(head: NonNull<Self>) -> NonNull<RingLinks<Self>> {
+        // SAFETY: the ring of ready keys calls this only for heads that have a turn. By the
+        // invariants **Linked** and **Locked** they are valid, and their locked fields belong to
+        // the holder of the lock.
+        unsafe { NonNull::from(&mut Self::locked(head).round.get().unwrap_unchecked().links) }
+    }
+}
+
 // SAFETY: links point to waiters that are accessed only inside the lock (invariant **Locked**), so
 // by one thread at a time. `K` and `Waker` are `Send`.
-unsafe impl<K: Send> Send for Waiter<K> {}
+unsafe impl<K: ListKey> Send for Waiter<K> {}
 
-impl<K> Waiter<K> {
+impl<K: ListKey> Waiter<K> {
     /// Returns storage for a waiter. Only its request is initialised.
     #[inline(always)]
     pub(crate) const fn place(request: Request) -> MaybeUninit<Self> {
@@ -279,6 +296,7 @@ impl<K> Waiter<K> {
             (&raw mut (*waiter).locked).write(cell::UnsafeCell::new(Locked {
                 turn: RingLinks::UNLINKED,
                 lead: None,
+                round: K::Turn::EMPTY,
                 waker: Some(waker),
                 can_drive,
                 since: Timestamp::ZERO,
@@ -329,10 +347,7 @@ impl<K> Waiter<K> {
     ///
     /// The waiter is filled.
     #[inline(always)]
-    pub(crate) const unsafe fn asks(waiter: NonNull<Self>) -> (K, Request)
-    where
-        K: Copy,
-    {
+    pub(crate) const unsafe fn asks(waiter: NonNull<Self>) -> (K, Request) {
         // SAFETY: the waiter is filled, as the caller guarantees. `key` and `request` do not change
         // until it is filled again.
         unsafe { ((*waiter.as_ptr()).key, (*waiter.as_ptr()).request) }
@@ -392,7 +407,7 @@ impl<K> Waiter<K> {
     }
 }
 
-impl<K> Locked<K> {
+impl<K: ListKey> Locked<K> {
     /// Returns when to ask the limiter of a head again; `None` for other waiters.
     #[inline(always)]
     pub(crate) fn next_try(&self) -> Option<NextTry> {
@@ -428,13 +443,13 @@ impl<K> Locked<K> {
 /// The state of the waiter tells whether it is in a list. The slot only knows whether the waiter is
 /// filled, and notes this before the waiter can enter a list. So if entering unwinds, the drop of
 /// the future still reads the state and unlinks the waiter.
-pub(crate) struct WaiterSlot<K> {
+pub(crate) struct WaiterSlot<K: ListKey> {
     /// Whether the waiter is filled. If not, only its request is initialised.
     is_filled: bool,
     waiter: UnsafeCell<MaybeUninit<Waiter<K>>>,
 }
 
-impl<K> WaiterSlot<K> {
+impl<K: ListKey> WaiterSlot<K> {
     #[inline(always)]
     pub(crate) const fn new(request: Request) -> Self {
         Self {
@@ -486,17 +501,17 @@ pub(crate) type Removed<K> = (Option<Waker>, Option<NonNull<Waiter<K>>>);
 
 /// The wait lists of one shard, one list for each key.
 #[derive(Debug)]
-pub struct Shard<K> {
+pub struct Shard<K: ListKey> {
     heads: Ring<Waiter<K>, Heads>,
 }
 
 /// The shards of a queue, as an array.
-pub trait Shards<K>: AsRef<[Shard<K>]> + AsMut<[Shard<K>]> {
+pub trait Shards<K: ListKey>: AsRef<[Shard<K>]> + AsMut<[Shard<K>]> {
     const COUNT: usize;
     const EMPTY: Self;
 }
 
-impl<K: Copy + PartialEq, const N: usize> Shards<K> for [Shard<K>; N] {
+impl<K: ListKey, const N: usize> Shards<K> for [Shard<K>; N] {
     const COUNT: usize = N;
     const EMPTY: Self = [const { Shard::new() }; N];
 }
@@ -510,16 +525,19 @@ pub(crate) enum End {
 
 /// All wait lists of a queue. They are inside the lock: a reference to them proves that its owner
 /// holds the lock. Only through them can the locked fields of a linked waiter be accessed.
-pub(crate) struct WaitLists<K, H> {
+pub(crate) struct WaitLists<K: ListKey, H> {
     pub(crate) shards: H,
     /// The waiters for all permits to be returned.
     pub(crate) drainers: Shard<K>,
+    /// The keys that wait for the limit of all keys.
+    pub(crate) round: K::Round,
 }
 
-impl<K: Copy + PartialEq, H: Shards<K>> WaitLists<K, H> {
+impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
     pub(crate) const EMPTY: Self = Self {
         shards: H::EMPTY,
         drainers: Shard::new(),
+        round: K::Round::EMPTY,
     };
 
     /// Returns the locked fields of a waiter.
@@ -569,7 +587,7 @@ impl<K: Copy + PartialEq, H: Shards<K>> WaitLists<K, H> {
     }
 }
 
-impl<K: Copy + PartialEq> Shard<K> {
+impl<K: ListKey> Shard<K> {
     pub(crate) const fn new() -> Self {
         Self { heads: Ring::EMPTY }
     }
@@ -722,6 +740,6 @@ impl<K: Copy + PartialEq> Shard<K> {
 
 /// Returns the list of a head as a ring.
 #[inline(always)]
-const fn turns<K>(head: Option<NonNull<Waiter<K>>>) -> Ring<Waiter<K>, Turns> {
+const fn turns<K: ListKey>(head: Option<NonNull<Waiter<K>>>) -> Ring<Waiter<K>, Turns> {
     Ring::from(head)
 }

@@ -51,6 +51,7 @@ pub(crate) mod counts;
 pub(crate) mod driver;
 mod serve;
 mod taken;
+mod total;
 mod waits;
 
 use core::fmt;
@@ -74,10 +75,11 @@ use crate::sync::const_unless_loom;
 use crate::waiting::drivers::{Drivers, Member, Told};
 use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::LimiterSource;
-use crate::waiting::options::Options;
+use crate::waiting::options::{Options, Order};
 use crate::waiting::panics::{Panic, quietly, unless_unwinding};
 use crate::waiting::pending_releases::PendingReleases;
 use crate::waiting::queue_config::{Key, QueueConfig, QueueTypes};
+use crate::waiting::round::ListKey;
 use crate::waiting::timer_heap::TimerHeap;
 use crate::waiting::wait_list::{Event, Request, Shard, Shards, State, WaitLists, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
@@ -153,6 +155,9 @@ struct Lists<S: LimiterSource> {
 /// Bits of `gate` besides those of the shards.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 const DRAINED: usize = 1 << (usize::BITS - 2);
+/// A bit of `gate` and of `pending`: keys wait for the limit of all keys; permits of that limit may
+/// have been returned.
+const ROUND: usize = 1 << (usize::BITS - 3);
 /// A bit of `pending` besides those of the shards: a driver was woken and could not take the lock.
 const TIME: usize = 1 << (usize::BITS - 1);
 /// Another bit of `pending`: a driver in charge has left, and something it was to handle may be
@@ -171,8 +176,8 @@ impl<Q: QueueTypes> WaitQueue<Q> {
             max_permits: u64,
             lock: Q::Lock,
         ) -> Self {
-            // `gate` and `pending` use two more bits each.
-            const { assert!(Self::SHARDS > 0 && Self::SHARDS <= usize::BITS as usize - 2) };
+            // `gate` and `pending` use three more bits each.
+            const { assert!(Self::SHARDS > 0 && Self::SHARDS <= usize::BITS as usize - 3) };
             Self {
                 source,
                 clock,
@@ -401,7 +406,7 @@ impl<S: LimiterSource> Lists<S> {
 /// timer comes first. If its waker was lost in a panic, another waiter that has a timer.
 ///
 /// If the first timer is that of a blocked thread, the threads drive: `None`.
-fn next_driver<K: Copy + PartialEq, H: Shards<K>>(
+fn next_driver<K: ListKey, H: Shards<K>>(
     waits: &mut WaitLists<K, H>,
     timers: &TimerHeap<Waiter<K>>,
 ) -> Option<(usize, Waker)> {
@@ -612,7 +617,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
 
     /// Changes limiters, and then serves all wait lists.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&Q::Source) -> T) -> T {
-        let panicking = self.grant_on_unwind(usize::MAX >> (usize::BITS as usize - Self::SHARDS));
+        let shards = usize::MAX >> (usize::BITS as usize - Self::SHARDS);
+        let panicking = self.grant_on_unwind(shards | Self::ROUND_BIT);
         let outcome = change(&self.source);
         mem::forget(panicking);
         self.with(|lists, batch| {
@@ -625,7 +631,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// Releases permits, to waiters first.
     #[inline]
     pub(crate) fn release(&self, key: Key<Q>, n: u32) {
-        if !(self.is_waited_for(key) && self.hand_over(key, n)) {
+        if !(Q::Source::PASSES_ON && self.is_waited_for(key) && self.hand_over(key, n)) {
             self.give_back(key, |source| ((), source.release_watched(key, n)));
         }
     }
@@ -746,9 +752,15 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         batch.resume();
     }
 
+    /// Returns the bits of a key in `gate` and `pending`: that of its shard, and if there is a limit
+    /// for all keys, that of the round. A request of the key sets them before it asks the limiter,
+    /// and a release of the key reads them after it has returned permits.
     fn bit(key: Key<Q>) -> usize {
-        1 << Q::Source::shard(key)
+        1 << Q::Source::shard(key) | Self::ROUND_BIT
     }
+
+    /// The bit of the round; 0 if there is no limit for all keys.
+    const ROUND_BIT: usize = if Q::Source::HAS_TOTAL { ROUND } else { 0 };
 
     pub(crate) fn counts(&self) -> QueueCounts {
         self.with_lists(|lists| lists.counts)
@@ -807,7 +819,27 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         self.gate.load(Relaxed) & CLOSED != 0
     }
 
-    /// Returns whether a request waits in a key's shard. `has_waiters` is read as well, because a
+    /// Returns whether requests may be ahead of a new one: in oldest-first order those of its key;
+    /// in any order those that wait for the limit of all keys.
+    #[inline(always)]
+    pub(crate) fn may_be_behind(&self, key: Key<Q>) -> bool {
+        match self.options.order {
+            Order::OldestFirst => self.is_waited_for(key),
+            Order::NewestFirst => {
+                Q::Source::HAS_TOTAL
+                    && self.gate.load(Relaxed) & ROUND != 0
+                    && self.has_waiters.load(Relaxed)
+            }
+        }
+    }
+
+    /// Returns whether no request is ahead of a new one.
+    fn is_clear(&self, lists: &mut Lists<Q::Source>, key: Key<Q>) -> bool {
+        let is_first = self.options.order == Order::NewestFirst || lists.head(key).is_none();
+        is_first && (!Q::Source::HAS_TOTAL || lists.waits.is_round_empty())
+    }
+
+    /// Returns whether a request waits in a key's shard, or for the limit of all keys. `has_waiters` is read as well, because a
     /// hand-over leaves the waiter bit set.
     #[inline]
     pub(crate) fn is_waited_for(&self, key: Key<Q>) -> bool {
@@ -834,11 +866,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         ahead.unwrap_or(0)
     }
 
-    /// Returns whether a key has no waiters. Returns `false` if the lock is held. Meant for a key
-    /// whose shard has waiters, which may be those of other keys.
+    /// Returns whether no request is ahead of a new one. Returns `false` if the lock is held. Meant
+    /// for a key whose shard has waiters, which may be those of other keys.
     pub(crate) fn is_free(&self, key: Key<Q>) -> bool {
         let mut batch = WakeBatch::new();
-        let is_free = |lists: &mut Lists<Q::Source>, _: &mut _| lists.head(key).is_none();
+        let is_free = |lists: &mut Lists<Q::Source>, _: &mut _| self.is_clear(lists, key);
         let is_free = self
             .lists
             .try_lock(|lists| self.critical_section(lists, &mut batch, is_free));

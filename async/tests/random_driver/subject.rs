@@ -1,7 +1,7 @@
 //! The driven queues: around one limiter, around several, and by key.
 
 use core::future::Future;
-use core::hash::BuildHasherDefault;
+use core::hash::{BuildHasherDefault, Hash};
 use core::ops::Deref;
 use core::pin::Pin;
 use core::time::Duration;
@@ -12,8 +12,10 @@ use portcullis_async::{
     Acquire, Drained, KeyedQueue, Next, Order, Queue, QueueCounts, QueueKey, Rejected,
 };
 use portcullis_core::counts::{Counts, Tally};
-use portcullis_core::keyed::{ConcurrencyRules, Line, TokenBucketRules};
-use portcullis_core::queue::{QueueKeys, QueueLimiter};
+use portcullis_core::keyed::{
+    Address, ConcurrencyRules, KeyHash, Line, TableKey, TokenBucketRules, WithTotal,
+};
+use portcullis_core::queue::{Keys, QueueKeys, QueueLimiter};
 use portcullis_core::{
     AllOf, Concurrency, Counted, Denied, FixedWindow, Keyed, Lease, Limiter, LimiterExt, Rate,
     Retry, Timestamp, TokenBucket,
@@ -114,6 +116,10 @@ pub(crate) trait Subject: 'static {
     /// The number of references to the queue.
     fn references(&self) -> usize;
 
+    /// Whether a try that no request is ahead of is granted now.
+    fn grants(&self, key: usize, now: u64, n: u32) -> bool {
+        self.is_free(key, now, n)
+    }
     /// Whether the limiter reports `n` permits now.
     fn is_free(&self, key: usize, now: u64, n: u32) -> bool;
     /// The first instant at which it will have them, if nothing is returned.
@@ -123,6 +129,10 @@ pub(crate) trait Subject: 'static {
     fn is_drained(&self) -> bool;
     /// For each limiter to which permits are released, the held permits; by key.
     fn held(&self, key: usize) -> Vec<u64>;
+    /// The held permits of the limit for all keys, if there is one.
+    fn held_in_total(&self) -> Option<u64> {
+        None
+    }
     /// For each limiter whose permits return by time, the permits taken and not returned.
     fn net(&self) -> Vec<u64>;
     fn takes(&self) -> u64;
@@ -363,6 +373,186 @@ impl<L: Limits> Subject for Line1<L> {
         self.parts.iter().map(|part| part.refunded()).collect()
     }
 }
+
+/// A table that the driver reads as well.
+pub(crate) struct Read(
+    Arc<Keyed<ConcurrencyRules, Box<[Line]>, BuildHasherDefault<DefaultHasher>>>,
+);
+
+impl Keys for Read {
+    type Limiter<'t> =
+        TableKey<&'t Keyed<ConcurrencyRules, Box<[Line]>, BuildHasherDefault<DefaultHasher>>>;
+
+    fn limiter_at<'t>(&'t self, address: &'t Address) -> Self::Limiter<'t> {
+        TableKey::at(&self.0, *address)
+    }
+    fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
+        self.0.hash_of(key)
+    }
+    fn locate(&self, hash: KeyHash) -> Address {
+        self.0.locate(hash)
+    }
+}
+
+impl QueueKeys for Read {
+    const SHARED: bool = false;
+
+    fn next_held(&self, from: usize) -> Option<usize> {
+        self.0.next_held(from)
+    }
+}
+
+type Totals = Counted<WithTotal<Read, Plain>>;
+type HeldTotals = Arc<KeyedQueue<Totals, Sim, Single, Told>>;
+
+/// A wait list for each key, and a limit for all keys.
+pub(crate) struct WithinTotal {
+    queue: HeldTotals,
+    table: Read,
+    total: Plain,
+    keys: Vec<u64>,
+    limit: u64,
+}
+
+impl WithinTotal {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        // Often more for each key than in total.
+        let limit = [1 + below(4), 20][crate::chance::index(2)];
+        let rules = ConcurrencyRules::new(limit as u32);
+        let table = Keyed::new(rules, Line::for_keys(1_000), BuildHasherDefault::default());
+        let table = Arc::new(table);
+        let total = Plain::new(Concurrency::new(1 + below(14) as u32), Promise::Held);
+        let both = WithTotal::new(Read(Arc::clone(&table)), total.clone());
+        let queue = KeyedQueue::with_lock(
+            Counted::new(both),
+            Sim::default(),
+            settings.max_permits,
+            Single,
+        )
+        .with_hook(Told)
+        .with_order(settings.order)
+        .with_max_waiters(settings.max_waiters)
+        .with_slack(settings.slack);
+        Self {
+            queue: Arc::new(queue),
+            table: Read(table),
+            total,
+            keys: (0..=below(6)).map(|_| below(u64::MAX)).collect(),
+            limit,
+        }
+    }
+
+    fn key(&self, key: usize) -> QueueKey<HeldTotals> {
+        QueueKey::new(Arc::clone(&self.queue), &self.keys[key])
+    }
+
+    fn free_of(&self, key: usize) -> u64 {
+        let now = Timestamp::from_nanos(self.clock().time());
+        self.table.0.key(&self.keys[key]).available_at(now)
+    }
+}
+
+impl Subject for WithinTotal {
+    type Lease = Lease<QueueKey<HeldTotals>>;
+
+    fn keys(&self) -> usize {
+        self.keys.len()
+    }
+    fn acquire(
+        &self,
+        key: usize,
+        min: u32,
+        max: u32,
+        until: Option<u64>,
+    ) -> BoxedRequest<Self::Lease> {
+        let wait = Acquire::new(self.key(key), min).up_to(max);
+        match until {
+            Some(until) => Box::pin(wait.until(Timestamp::from_nanos(until))),
+            None => Box::pin(wait),
+        }
+    }
+    fn try_acquire(&self, key: usize, n: u32) -> Result<Self::Lease, Denied> {
+        Lease::try_acquire_at(self.key(key), Timestamp::from_nanos(self.clock().time()), n)
+    }
+    fn release_later(&self, lease: Self::Lease) -> Result<(), Self::Lease> {
+        Err(lease)
+    }
+    fn advance(&self) -> Next {
+        self.queue.advance()
+    }
+    fn close(&self) {
+        self.queue.close();
+    }
+    fn is_closed(&self) -> bool {
+        self.queue.is_closed()
+    }
+    fn counted(&self) -> Option<Counts> {
+        Some(self.queue.table_counts())
+    }
+    fn counts(&self) -> QueueCounts {
+        self.queue.counts()
+    }
+    fn clock(&self) -> &Sim {
+        self.queue.clock()
+    }
+    fn drive(&self) -> Boxed<()> {
+        Box::pin(for_ever(&self.queue).drive())
+    }
+    fn attend(&self, shared: bool) {
+        if shared {
+            self.queue.attend_shared();
+        } else {
+            for_ever(&self.queue).attend();
+        }
+    }
+    fn drained(&self) -> Option<Boxed<()>> {
+        Some(Box::pin(Drained::new(Arc::clone(&self.queue))))
+    }
+    fn change(&self) {
+        self.queue.change(|_| ());
+    }
+    fn references(&self) -> usize {
+        Arc::strong_count(&self.queue)
+    }
+    fn grants(&self, key: usize, _: u64, n: u32) -> bool {
+        let now = Timestamp::from_nanos(self.clock().time());
+        self.free_of(key).min(self.total.available_at(now)) >= u64::from(n.max(1))
+    }
+    /// Whether the key at the front of the round, whichever it is, has its permits: then this one
+    /// is served as well.
+    fn is_free(&self, key: usize, _: u64, n: u32) -> bool {
+        let n = u64::from(n.max(1));
+        let (capacity, held) = (self.total.capacity(), LimiterExt::held(&self.total));
+        self.free_of(key) >= n && n <= capacity && capacity - held >= capacity.min(MOST)
+    }
+    fn free_at(&self, key: usize, now: u64, n: u32) -> Option<u64> {
+        self.is_free(key, now, n).then_some(now)
+    }
+    fn capacity(&self, _: usize) -> u64 {
+        self.limit.min(self.total.capacity())
+    }
+    fn is_drained(&self) -> bool {
+        LimiterExt::held(&self.total) == 0
+    }
+    fn held(&self, key: usize) -> Vec<u64> {
+        vec![self.limit - self.free_of(key)]
+    }
+    fn held_in_total(&self) -> Option<u64> {
+        Some(LimiterExt::held(&self.total))
+    }
+    fn net(&self) -> Vec<u64> {
+        vec![]
+    }
+    fn takes(&self) -> u64 {
+        0
+    }
+    fn refunded(&self) -> Vec<u64> {
+        vec![]
+    }
+}
+
+/// The most permits of a request: see `Config::most`.
+const MOST: u64 = 6;
 
 /// The limiter of each key.
 pub(crate) trait Each: 'static {

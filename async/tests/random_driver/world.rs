@@ -958,8 +958,10 @@ impl<S: Subject> World<S> {
                 self.leases.borrow_mut().push((wait.key, lease));
             }
         }
-        // A wait that enters and drives the queue at once may be granted in its first poll.
-        let is_alone = chance::depth() == 0
+        // A wait that enters and drives the queue at once may be granted in its first poll. So may
+        // one whose key joins another that was alone and has had its turn.
+        let is_alone = self.subject.held_in_total().is_none()
+            && chance::depth() == 0
             && !chance::has_meddled()
             && !chance::has_struck()
             && self.later.get() == 0;
@@ -1318,7 +1320,7 @@ impl<S: Subject> World<S> {
         let key = index(self.subject.keys());
         let n = below(u64::from(self.config.most) + 1) as u32;
         self.note("try: key, permits", key as u64, n.into(), 0);
-        let free = chance::paused(|| self.subject.is_free(key, self.time(), n));
+        let free = chance::paused(|| self.subject.grants(key, self.time(), n));
         let waited_for = self.is_waited_for(key);
         let Some(outcome) = call(|| self.subject.try_acquire(key, n)) else {
             return;
@@ -1328,7 +1330,10 @@ impl<S: Subject> World<S> {
             let may = free
                 && !self.closed.get()
                 && (self.config.settings.order == Order::NewestFirst || !waited_for);
-            if outcome.is_ok() != may {
+            // Keys that wait for a limit of all keys come before the try of another key.
+            let may_wait =
+                self.subject.held_in_total().is_some() && !self.waits.borrow().is_empty();
+            if outcome.is_ok() != may && !(may && may_wait) {
                 fail(format!(
                     "a try is {:?}; free: {free}, waited for: {waited_for}",
                     outcome.as_ref().map(Leased::permits)
@@ -1906,6 +1911,7 @@ impl<S: Subject> World<S> {
     fn conserved(&self) {
         let held = self.in_leases();
         let waits = self.waits.borrow();
+        let mut all = (0, 0);
         for (key, held) in held.iter().enumerate() {
             let unclaimed: u64 = waits
                 .iter()
@@ -1921,6 +1927,15 @@ impl<S: Subject> World<S> {
                         "key {key}: {out} permits are out, and {least} to {most} are held"
                     ));
                 }
+            }
+            (all.0, all.1) = (all.0 + least, all.1 + most);
+        }
+        if let Some(out) = self.subject.held_in_total() {
+            let (least, most) = all;
+            if out < least || out > most {
+                fail(format!(
+                    "{out} permits are out in total, and {least} to {most} are held"
+                ));
             }
         }
         for net in self.subject.net() {

@@ -252,8 +252,28 @@ impl<F: Future> Task<F> {
         }
     }
 
+    pub fn future(&self) -> &F {
+        &self.future
+    }
+
     pub fn wakes(&self) -> usize {
         self.wakes.0.load(Ordering::Relaxed)
+    }
+
+    /// Polls the task if it was woken. Returns the outcome once it has one.
+    pub fn settled(&mut self) -> Option<F::Output> {
+        if self.wakes.0.swap(0, Ordering::Relaxed) == 0 {
+            return None;
+        }
+        match self.poll() {
+            Poll::Ready(outcome) => Some(outcome),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Has the task polled by the next call of `settled`.
+    pub fn start(&self) {
+        self.wakes.wake_by_ref();
     }
 
     /// Leaks the future: it is neither polled nor dropped again.

@@ -12,7 +12,7 @@ use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 
 use super::ask::{When, earliest, exceeds};
 use super::taken::Taken;
-use super::{Lists, WaitQueue};
+use super::{Lists, ROUND, WaitQueue};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::fence;
 use crate::waiting::hook::Hook;
@@ -75,10 +75,15 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             now,
             next_try: NextTry::ON_RELEASE,
             is_refused: false,
+            is_ready: false,
         };
         let step = if lists.closed {
             lists.counts.closed = lists.counts.closed.wrapping_add(1);
             Some(self.reject(key, now, Rejected::Closed { permits: min }))
+        } else if Q::Source::HAS_TOTAL && !lists.waits.is_round_empty() {
+            // The keys of the round come first.
+            self.judge_newcomer(&mut asked, key, min);
+            None
         } else if self.options.order == Order::NewestFirst || head.is_none() {
             match self.attempt(key, request, When::At(now), None) {
                 // Returned if a waker panics before the grant is handed out.
@@ -98,8 +103,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
                 Err(denied) => {
                     asked.is_refused = matches!(denied, Denied::Refused { .. });
+                    if Q::Source::HAS_TOTAL {
+                        self.judge_newcomer(&mut asked, key, min);
+                        mark.bits = 0;
+                        // SAFETY: the caller guarantees the contract of `enqueue`.
+                        return unsafe { self.admit_asked(lists, batch, waiter, asked, drives) };
+                    }
                     let limiter = self.source.at(key);
-                    asked.next_try = Self::next_try(&*limiter, denied, now, now);
+                    asked.next_try = Self::next_try(limiter.retry(denied), now, now);
                     if is_plain
                         && asked.next_try.at == Timestamp::MAX
                         && u64::from(min) <= limiter.capacity()
@@ -204,6 +215,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             lists.counts.evicted = lists.counts.evicted.wrapping_add(1);
             let last = lists.shard(key).last(head);
             self.settle(lists, batch, last, State::Evicted, None, now);
+            if Q::Source::HAS_TOTAL {
+                // Another key may be the front of the round.
+                self.pending.add(ROUND);
+            }
         }
         if could_fit && fits(lists) {
             // SAFETY: the caller guarantees the contract of `enqueue`.
@@ -240,7 +255,12 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             let (key, _) = Waiter::asks(waiter);
             let head = lists.head(key);
             self.enter(lists, waiter, head);
-            lists.waits.get(waiter).set_next_try(asked.next_try);
+            let next_try = if Q::Source::HAS_TOTAL {
+                self.enter_round(lists, waiter, asked)
+            } else {
+                asked.next_try
+            };
+            lists.waits.get(waiter).set_next_try(next_try);
             let delay = self.jitter(lists, asked.now);
             lists.schedule(waiter, delay);
             if let Some(head) = head.filter(|&head| !lists.waits.get(head).is_head()) {
@@ -257,11 +277,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 
     /// Sets the waiter bit before the limiter is asked; `grant` returns permits before it reads the
-    /// bit. The fences on both sides ensure that at least one observes the other. If the bit is
+    /// bit. The fences on both sides ensure that at least one observes the other. If all bits are
     /// already set, no fence is needed: it was set inside the lock, so permits that were returned
     /// before a release read the bit are visible here.
     pub(super) fn raise(&self, bit: usize) {
-        if self.gate.load(Relaxed) & bit == 0 {
+        if self.gate.load(Relaxed) & bit != bit {
             self.gate.fetch_or(bit, Relaxed);
             fence(SeqCst);
             self.source.watch(true);
@@ -302,8 +322,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 Waiter::own(waiter).since = self.clock.now();
             }
             lists.shard(key).enter(waiter, head, end);
+            if let (true, End::Head, Some(old)) = (Q::Source::HAS_TOTAL, end, head) {
+                lists.waits.hand_turn(old, waiter);
+            }
             if head.is_none() {
-                lists.occupied |= Self::bit(key);
+                lists.occupied |= 1 << Q::Source::shard(key);
             }
             if lists.counts.waiters == 0 {
                 self.has_waiters.store(true, Relaxed);
@@ -327,11 +350,13 @@ fn is_too_late(retry: Retry, deadline: Timestamp, is_oversized: bool) -> bool {
 
 /// The answer of the limiter to a new request, and the time of the answer.
 #[derive(Clone, Copy)]
-struct Asked {
-    now: Timestamp,
-    next_try: NextTry,
+pub(super) struct Asked {
+    pub(super) now: Timestamp,
+    pub(super) next_try: NextTry,
     /// Whether the limiter denies the request however many permits are free.
     is_refused: bool,
+    /// Whether only the limit of all keys denies the request.
+    pub(super) is_ready: bool,
 }
 
 /// The outcome of an attempt to admit a request.

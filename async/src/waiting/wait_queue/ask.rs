@@ -16,7 +16,6 @@ use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 use super::taken::Taken;
 use super::{Grant, WaitQueue};
 use crate::waiting::limiter_source::LimiterSource;
-use crate::waiting::options::Order;
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::rejected::Rejected;
 use crate::waiting::wait_list::Request;
@@ -36,7 +35,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// `None`, `enqueue` finds out why.
     #[inline(always)]
     pub(crate) fn take_free(&self, key: Key<Q>, request: Request) -> Option<Grant> {
-        if self.is_closed() || self.options.order == Order::OldestFirst && self.is_waited_for(key) {
+        if self.is_closed() || self.may_be_behind(key) {
             return None;
         }
         let panicking = self.grant_on_unwind(Self::bit(key));
@@ -155,7 +154,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// Takes for a key if it has no waiters and the lock is free. Meant for a key whose shard has
+    /// Takes for a key if no request is ahead and the lock is free. Meant for a key whose shard has
     /// waiters, which may be those of other keys.
     pub(crate) fn take_past_others(
         &self,
@@ -167,8 +166,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let panicking = self.grant_on_unwind(Self::bit(key));
         let taken = self.lists.try_lock(|lists| {
             self.critical_section(lists, &mut batch, |lists, _| {
-                let free = lists.head(key).is_none();
-                free.then(|| self.source.at(key).take_at(now, n))
+                let is_clear = self.is_clear(lists, key);
+                is_clear.then(|| self.source.at(key).take_at(now, n))
             })
         });
         mem::forget(panicking);

@@ -20,6 +20,7 @@ use crate::waiting::drivers::{Driver, Member};
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::panics::{quietly, unless_unwinding};
 use crate::waiting::queue_config::{Key, QueueConfig};
+use crate::waiting::round::ListKey;
 use crate::waiting::wait_list::{State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
@@ -43,7 +44,8 @@ pub enum Next {
 }
 
 /// The caller of [`WaitQueue::next`].
-pub(crate) enum Caller<'w, K> {
+#[derive(Clone, Copy)]
+pub(crate) enum Caller<'w, K: ListKey> {
     /// A caller that may not call again.
     OneShot,
     /// The queue itself, woken by its timer.
@@ -56,14 +58,6 @@ pub(crate) enum Caller<'w, K> {
     #[cfg(all(feature = "std", not(portcullis_loom)))]
     Thread(NonNull<Driver>, &'w Waker),
 }
-
-impl<K> Clone for Caller<'_, K> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<K> Copy for Caller<'_, K> {}
 
 /// A driver and its group.
 #[derive(Clone, Copy)]
@@ -221,7 +215,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 }
 
-impl<K> Caller<'_, K> {
+impl<K: ListKey> Caller<'_, K> {
     fn waker(&self) -> Option<&Waker> {
         match self {
             Self::OneShot | Self::SelfDriven => None,

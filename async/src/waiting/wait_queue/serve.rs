@@ -45,6 +45,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             pending.bits = 0;
             return;
         }
+        // The round is served in each call, and again if it was not.
+        pending.bits |= lists.occupied & Self::ROUND_BIT;
         let now = self.clock.now();
         lists.now = now;
         if lists.closed && !self.end_waits(lists, batch, now) {
@@ -74,6 +76,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             }
             pending.bits &= pending.bits - 1;
         }
+        self.serve_round(lists, batch, now);
         let is_done = self.run_timers(lists, batch, now, |due| due <= now)
             && self.end_drainers(lists, batch, now);
         if !is_done {
@@ -147,12 +150,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                     _ => now,
                 };
                 self.serve(lists, batch, waiter, as_of, now);
+                self.serve_round(lists, batch, now);
             } else {
                 lists.counts.late = lists.counts.late.wrapping_add(1);
                 let as_of = due.max(earliest);
                 if let Some(next) = self.settle(lists, batch, waiter, State::Late, None, now) {
                     self.serve(lists, batch, next, as_of, now);
                 }
+                self.serve_round(lists, batch, now);
             }
         }
         true
@@ -163,7 +168,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// the waiters. They may have taken since that instant, and the limiter would not account for
     /// it in a grant as of an earlier time. In all other queues the limiter's state is still the
     /// same as at that instant.
-    fn earliest_as_of(&self, now: Timestamp) -> Timestamp {
+    pub(super) fn earliest_as_of(&self, now: Timestamp) -> Timestamp {
         let slack = match self.options.order {
             _ if Q::Source::SHARED => 0,
             Order::OldestFirst => u64::try_from(self.options.slack.as_nanos()).unwrap_or(u64::MAX),
@@ -176,6 +181,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// `now` that the limiter returns. A grant that was due earlier is made as if the timer had
     /// been on time, so a late timer loses no permits. Finally sets the timer of a head that still
     /// has to wait.
+    ///
+    /// If there is a limit for all keys, it grants nothing, and only looks whether the key is ready:
+    /// `serve_round` grants.
     pub(super) fn serve(
         &self,
         lists: &mut Lists<Q::Source>,
@@ -199,10 +207,18 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             // SAFETY: `unserved.head` is linked: it is the head that was passed in, or the next
             // head that `settle` returned.
             let (_, Request { deadline, .. }) = unsafe { Waiter::asks(head) };
+            let mut own_retry = None;
             let taken = if batch.is_full() || deadline < at {
                 None
+            } else if Q::Source::HAS_TOTAL {
+                // SAFETY: the head is linked, and `lists` proves that the lock is held.
+                let Some((denied, retry)) = (unsafe { self.judge(lists, head, at) }) else {
+                    break;
+                };
+                own_retry = Some(retry);
+                Some(Err(denied))
             } else {
-                Some(self.take_for(lists, head, at))
+                Some(self.take_for(lists, head, None, at))
             };
             let settled = match taken {
                 Some(Ok(grant)) => {
@@ -217,7 +233,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
                 denied => {
                     let next_try = match denied {
-                        Some(Err(denied)) => Self::next_try(&*limiter, denied, at, now),
+                        Some(Err(denied)) => {
+                            let retry = own_retry.unwrap_or_else(|| limiter.retry(denied));
+                            Self::next_try(retry, at, now)
+                        }
                         // The batch is full, so the rest is granted when it has run; or the
                         // deadline has passed, and is left to its timer.
                         _ => NextTry { at, exact: true },
@@ -243,15 +262,20 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         mem::forget(unserved);
     }
 
-    /// Takes on behalf of the head of a list, as of `at`.
-    fn take_for(
+    /// Takes on behalf of the head of a list, as of `at`. Takes at most `credit` permits, if that is
+    /// given: at least what the request needs.
+    pub(super) fn take_for(
         &self,
         lists: &mut Lists<Q::Source>,
         head: NonNull<Waiter<Key<Q>>>,
+        credit: Option<u64>,
         at: Timestamp,
     ) -> Result<Grant, Denied> {
         // SAFETY: the head is linked, so it is filled and its request does not change.
-        let (key, request) = unsafe { Waiter::asks(head) };
+        let (key, mut request) = unsafe { Waiter::asks(head) };
+        if let Some(credit) = credit {
+            request.max = request.max.min(u32::try_from(credit).unwrap_or(u32::MAX));
+        }
         let mut notes = self.source.has_notes().then_some(Receipts::NONE);
         let grant = self.attempt(key, request, When::At(at), notes.as_mut())?;
         if let Some(notes) = notes.filter(|_| grant.0 > 0) {
@@ -260,14 +284,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         Ok(grant)
     }
 
-    /// Returns when to ask a limiter again that denied as of `at`. The result is later than `at`.
-    pub(super) fn next_try(
-        limiter: &impl Limiter,
-        denied: Denied,
-        at: Timestamp,
-        now: Timestamp,
-    ) -> NextTry {
-        match limiter.retry(denied) {
+    /// Returns when to ask a limiter again that denied as of `at` and answers `retry`. The result is
+    /// later than `at`.
+    pub(super) fn next_try(retry: Retry, at: Timestamp, now: Timestamp) -> NextTry {
+        match retry {
             Retry::At(later) if later > at => NextTry {
                 at: later,
                 exact: true,
@@ -359,7 +379,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             let shard = lists.shard(key);
             let taken = shard.remove(waiter, head);
             if shard.is_empty() {
-                lists.occupied &= !Self::bit(key);
+                lists.occupied &= !(1 << Q::Source::shard(key));
+            }
+            if Q::Source::HAS_TOTAL {
+                match taken.1 {
+                    Some(next) => lists.waits.hand_turn(waiter, next),
+                    None => lists.waits.leave_round(waiter),
+                }
+                lists.note_round();
             }
             taken
         }
@@ -411,12 +438,12 @@ impl<Q: QueueConfig> WaitQueue<Q> {
 
 /// A wait list whose limiter may panic before the head's timer is set. If it panics, the limiter is
 /// asked again after the lock is unlocked, and once more after `AFTER_PANIC`.
-struct RetryOnUnwind<'s, S: LimiterSource> {
-    pending: &'s PendingReleases,
-    bit: usize,
-    lists: &'s mut Lists<S>,
-    head: NonNull<Waiter<S::Key>>,
-    now: Timestamp,
+pub(super) struct RetryOnUnwind<'s, S: LimiterSource> {
+    pub(super) pending: &'s PendingReleases,
+    pub(super) bit: usize,
+    pub(super) lists: &'s mut Lists<S>,
+    pub(super) head: NonNull<Waiter<S::Key>>,
+    pub(super) now: Timestamp,
 }
 
 impl<S: LimiterSource> Drop for RetryOnUnwind<'_, S> {

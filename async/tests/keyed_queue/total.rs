@@ -1,0 +1,779 @@
+//! Keyed queues with a limit for all keys together: a grant takes from both limits or from none, and
+//! the keys take turns.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use portcullis_async::{Acquire, KeyedQueue, Next, Order, Oversized, QueueKey, Rejected};
+use portcullis_core::keyed::{
+    Address, ConcurrencyRules, Line, RandomSeed, TokenBucketRules, WithTotal,
+};
+use portcullis_core::{Concurrency, Keyed, KeyedList, Lease, Rate, Timestamp, TokenBucket};
+
+use crate::support::random::Random;
+use crate::support::{Hand, Task, now, permits};
+
+type Table<R> = Keyed<R, Box<[Line]>, RandomSeed>;
+type Places = Table<ConcurrencyRules>;
+type Weights = Box<dyn Fn(&Address) -> u32 + Send + Sync>;
+type Queue<L = Concurrency, T = Places> = KeyedQueue<WithTotal<T, L, Weights>, Hand>;
+type Held<'q, L = Concurrency, T = Places> = Lease<QueueKey<&'q Queue<L, T>>>;
+
+const fn millis(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+fn around<L, T>(table: T, total: L) -> Queue<L, T>
+where
+    WithTotal<T, L, Weights>: portcullis_core::queue::QueueKeys,
+{
+    let table = WithTotal::new(table, total).with_weights(Box::new(|_: &Address| 1_u32) as Weights);
+    KeyedQueue::new(table, Hand::new(), 1_000)
+}
+
+/// `each` permits at once for each key, and `total` for all.
+fn places(each: u32, total: u32) -> Queue {
+    let table = Keyed::for_keys(Concurrency::new(each), 100);
+    around(table, Concurrency::new(total))
+}
+
+/// The same with the weights of the keys 0, 1, ...
+fn weighted<const N: usize>(each: u32, total: u32, weights: [u32; N]) -> Queue {
+    let table = Keyed::for_keys(Concurrency::new(each), 100);
+    let addresses = core::array::from_fn::<_, N, _>(|key| table.key(&key).address());
+    let weight = move |of: &Address| {
+        let key = addresses.iter().position(|address| address == of);
+        key.map_or(1, |key| weights[key])
+    };
+    let table = WithTotal::new(table, Concurrency::new(total));
+    KeyedQueue::new(
+        table.with_weights(Box::new(weight) as Weights),
+        Hand::new(),
+        1_000,
+    )
+}
+
+fn free(queue: &Queue) -> u32 {
+    queue.change(|table| table.total().available())
+}
+
+/// The order in which the waits are granted, if each lease is released at once.
+fn order_of_grants<'q>(
+    held: Held<'q>,
+    mut waits: Vec<(usize, Task<Acquire<QueueKey<&'q Queue>>>)>,
+) -> Vec<usize> {
+    let mut order = Vec::new();
+    let mut held = Some(held);
+    while let Some(lease) = held.take() {
+        drop(lease);
+        let granted = waits.iter().position(|(_, wait)| wait.wakes() > 0);
+        if let Some(granted) = granted {
+            let (key, wait) = waits.remove(granted);
+            order.push(key);
+            held = Some(wait.outcome().unwrap());
+        }
+        assert!(
+            waits.iter().all(|(_, wait)| wait.wakes() == 0),
+            "one permit"
+        );
+    }
+    assert!(
+        waits.is_empty(),
+        "a wait sleeps though the permits are free"
+    );
+    order
+}
+
+#[test]
+fn a_released_permit_of_the_total_goes_to_a_waiter_of_any_key() {
+    let queue = places(9, 1);
+    let held = now(queue.acquire("a", 1)).unwrap();
+    let waits = ["b", "c", "a"].map(|key| Task::waiting(queue.acquire(key, 1)));
+    drop(held);
+    for wait in waits {
+        assert_eq!(wait.wakes(), 1);
+        drop(wait.outcome().unwrap());
+    }
+    assert_eq!((free(&queue), queue.counts().waiters), (1, 0));
+}
+
+#[test]
+fn a_key_with_many_requests_takes_turns_with_the_others() {
+    let queue = places(9, 1);
+    let held = now(queue.acquire(&9_usize, 1)).unwrap();
+    let mut waits = Vec::new();
+    for key in [0, 0, 0, 0, 0, 0, 1, 1, 2] {
+        waits.push((key, Task::waiting(queue.acquire(&key, 1))));
+    }
+    assert_eq!(order_of_grants(held, waits), [0, 1, 2, 0, 1, 0, 0, 0, 0]);
+}
+
+#[test]
+fn keys_are_granted_in_proportion_to_their_weights() {
+    let queue = weighted(9, 1, [3, 1, 0]);
+    let held = now(queue.acquire(&9_usize, 1)).unwrap();
+    let mut waits = Vec::new();
+    for key in [0, 1, 2] {
+        for _ in 0..6 {
+            waits.push((key, Task::waiting(queue.acquire(&key, 1))));
+        }
+    }
+    let order = order_of_grants(held, waits);
+    assert_eq!(order[..10], [0, 0, 0, 1, 2, 0, 0, 0, 1, 2]);
+    assert_eq!(order[10..], [1, 2, 1, 2, 1, 2, 1, 2]);
+}
+
+#[test]
+fn requests_for_many_permits_count_as_many() {
+    let queue = places(9, 4);
+    let held = now(queue.acquire(&9_usize, 4)).unwrap();
+    let large: Vec<_> = (0..2)
+        .map(|_| Task::waiting(queue.acquire(&0_usize, 4)))
+        .collect();
+    let small: Vec<_> = (0..8)
+        .map(|_| Task::waiting(queue.acquire(&1_usize, 1)))
+        .collect();
+    let woken = |waits: &[Task<_>]| waits.iter().filter(|wait| wait.wakes() > 0).count();
+    // In each round, either key may take one permit more: the large request is granted in the
+    // fourth, after three small ones.
+    drop(held);
+    assert_eq!((woken(&large), woken(&small)), (0, 3));
+    let mut small = small.into_iter();
+    let leases: Vec<_> = small
+        .by_ref()
+        .take(3)
+        .map(|wait| wait.outcome().unwrap())
+        .collect();
+    let small: Vec<_> = small.collect();
+    drop(leases);
+    assert_eq!((woken(&large), woken(&small)), (1, 0));
+}
+
+#[test]
+fn a_request_for_many_permits_is_not_overtaken_for_ever() {
+    let queue = places(9, 3);
+    let mut leases: Vec<_> = (0..3)
+        .map(|_| now(queue.acquire(&1_usize, 1)).unwrap())
+        .collect();
+    let large = Task::waiting(queue.acquire(&0_usize, 3));
+    let mut small: VecDeque<_> = (0..20)
+        .map(|_| Task::waiting(queue.acquire(&1_usize, 1)))
+        .collect();
+    let mut before = 0;
+    while large.wakes() == 0 {
+        drop(
+            leases
+                .pop()
+                .expect("the large request is granted before all permits are free"),
+        );
+        while small.front().is_some_and(|wait| wait.wakes() > 0) {
+            leases.push(small.pop_front().unwrap().outcome().unwrap());
+            before += 1;
+        }
+    }
+    // Three turns of the other key at most.
+    assert!(before <= 3, "{before} small ones overtook it");
+}
+
+#[test]
+fn a_partial_wait_takes_no_more_than_its_turn_while_others_wait() {
+    let queue = places(9, 4);
+    let held = now(queue.acquire(&9_usize, 4)).unwrap();
+    let greedy = Task::waiting(Acquire::new(queue.key(&0_usize), 1).up_to(9));
+    let modest = Task::waiting(queue.acquire(&1_usize, 1));
+    drop(held);
+    assert_eq!(permits(modest.outcome()), Ok(1));
+    assert_eq!(permits(greedy.outcome()), Ok(1));
+    let held = now(queue.acquire(&9_usize, 4)).unwrap();
+    let alone = Task::waiting(Acquire::new(queue.key(&0_usize), 1).up_to(9));
+    drop(held);
+    assert_eq!(permits(alone.outcome()), Ok(4), "no other key waits");
+}
+
+#[test]
+fn a_key_whose_own_limit_denies_blocks_no_other_and_takes_nothing() {
+    let queue = places(1, 2);
+    let own = now(queue.acquire("a", 1)).unwrap();
+    let mut waits_a = Task::waiting(queue.acquire("a", 1));
+    assert_eq!(free(&queue), 1, "a request that waits holds nothing");
+    drop(now(queue.acquire("b", 1)).unwrap());
+    let b = queue.try_acquire("b", 1).unwrap();
+    let waits_c = Task::waiting(queue.acquire("c", 1));
+    drop(b);
+    let c = waits_c.outcome().unwrap();
+    assert!(waits_a.is_pending());
+    drop(own);
+    let _a = waits_a.outcome().unwrap();
+    drop(c);
+}
+
+#[test]
+fn a_new_request_does_not_overtake_the_keys_that_wait_for_the_total() {
+    for order in [Order::OldestFirst, Order::NewestFirst] {
+        let queue = weighted(9, 2, [2]).with_order(order);
+        let mut held = now(queue.acquire(&9_usize, 2)).unwrap();
+        // It needs both permits.
+        let waits = Task::waiting(queue.acquire(&0_usize, 2));
+        held.release(1).unwrap();
+        assert_eq!(free(&queue), 1);
+        assert!(queue.try_acquire(&1_usize, 1).is_err(), "{order:?}");
+        assert!(queue.key(&1_usize).in_turn(|| Ok::<_, ()>(())).is_none());
+        let mut newcomer = Task::waiting(queue.acquire(&1_usize, 1));
+        drop(held);
+        drop(waits.outcome().unwrap());
+        assert!(!newcomer.is_pending());
+    }
+}
+
+#[test]
+fn in_newest_first_order_the_keys_take_turns_and_each_serves_its_newest_request() {
+    let queue = places(9, 1).with_order(Order::NewestFirst);
+    let held = now(queue.acquire(&9_usize, 1)).unwrap();
+    let waits = [0, 0, 1, 0, 1].map(|key| (key, Task::waiting(queue.acquire(&key, 1))));
+    let mut held = Some(held);
+    let mut order = Vec::new();
+    let mut waits: Vec<_> = waits.into_iter().enumerate().collect();
+    while let Some(lease) = held.take() {
+        drop(lease);
+        if let Some(at) = waits.iter().position(|(_, (_, wait))| wait.wakes() > 0) {
+            let (place, (_, wait)) = waits.remove(at);
+            order.push(place);
+            held = Some(wait.outcome().unwrap());
+        }
+    }
+    assert_eq!(order, [3, 4, 1, 2, 0]);
+}
+
+#[test]
+fn a_cancelled_front_makes_way() {
+    let queue = weighted(9, 3, [3]);
+    let mut held = now(queue.acquire(&9_usize, 3)).unwrap();
+    let large = Task::waiting(queue.acquire(&0_usize, 3));
+    let small = Task::waiting(queue.acquire(&1_usize, 1));
+    held.release(1).unwrap();
+    assert_eq!(small.wakes(), 0, "behind the large one");
+    drop(large);
+    assert_eq!(small.wakes(), 1);
+    drop((small, held));
+    assert_eq!((free(&queue), queue.counts().waiters), (3, 0));
+}
+
+#[test]
+fn an_evicted_front_makes_way() {
+    let queue = {
+        let queue = weighted(9, 3, [3]).with_order(Order::NewestFirst);
+        queue.set_max_permits(3);
+        queue
+    };
+    let mut held = now(queue.acquire(&9_usize, 3)).unwrap();
+    let large = Task::waiting(queue.acquire(&0_usize, 3));
+    let small = Task::waiting(queue.acquire(&1_usize, 1));
+    held.release(1).unwrap();
+    assert_eq!(small.wakes(), 0, "behind the large one");
+    let newest = Task::waiting(queue.acquire(&0_usize, 2));
+    assert!(matches!(large.outcome(), Err(Rejected::Evicted { .. })));
+    assert_eq!(small.wakes(), 1);
+    drop(small);
+    drop(held);
+    drop(newest.outcome().unwrap());
+    assert_eq!((free(&queue), queue.counts().waiters), (3, 0));
+}
+
+#[test]
+fn the_deadline_of_a_front_makes_way() {
+    let queue = weighted(9, 3, [3]);
+    let mut held = now(queue.acquire(&9_usize, 3)).unwrap();
+    let large = Task::waiting(Acquire::new(queue.key(&0_usize), 3).until(millis(5)));
+    let small = Task::waiting(queue.acquire(&1_usize, 1));
+    held.release(1).unwrap();
+    assert_eq!(small.wakes(), 0);
+    queue.clock().run(millis(5));
+    queue.advance();
+    assert!(matches!(large.outcome(), Err(Rejected::Deadline { .. })));
+    assert_eq!(small.wakes(), 1);
+}
+
+#[test]
+fn a_changed_total_serves_the_keys_in_turn() {
+    let queue = places(9, 1);
+    let held = now(queue.acquire(&9_usize, 1)).unwrap();
+    let waits = [0, 0, 1, 1].map(|key| Task::waiting(queue.acquire(&key, 1)));
+    let set = |limit| {
+        queue
+            .change(|table| table.total().set_limit(limit))
+            .unwrap()
+    };
+    set(3);
+    assert_eq!(waits.each_ref().map(Task::wakes), [1, 0, 1, 0]);
+    let [first, second, third, fourth] = waits;
+    let large = Task::waiting(queue.acquire(&2_usize, 3));
+    set(2);
+    assert!(matches!(
+        large.outcome(),
+        Err(Rejected::ExceedsCapacity { .. })
+    ));
+    drop((first, third, held));
+    drop((second.outcome().unwrap(), fourth.outcome().unwrap()));
+    assert_eq!(free(&queue), 2);
+}
+
+#[test]
+fn a_request_that_waits_for_a_larger_total_delays_no_other_key() {
+    let queue = places(9, 2).with_oversized(Oversized::Wait);
+    let held = now(queue.acquire("a", 2)).unwrap();
+    let large = Task::waiting(queue.acquire("b", 3));
+    let small = Task::waiting(queue.acquire("c", 1));
+    drop(held);
+    drop(small.outcome().unwrap());
+    assert_eq!(large.wakes(), 0);
+    queue.change(|table| table.total().set_limit(3)).unwrap();
+    assert_eq!(permits(large.outcome()), Ok(3));
+}
+
+#[test]
+fn a_queue_with_a_total_closes_and_is_drained() {
+    // The permits of the keys return by time, so only the total tells what is held.
+    let table = Keyed::for_keys(TokenBucket::new(Rate::per_second(100), 9), 100);
+    let queue: Queue<Concurrency, Table<TokenBucketRules>> = around(table, Concurrency::new(2));
+    let held: Vec<_> = ["a", "b"]
+        .map(|key| now(queue.acquire(key, 1)).unwrap())
+        .into();
+    let waits = ["a", "b", "c"].map(|key| Task::waiting(queue.acquire(key, 1)));
+    let mut drained = Task::waiting(queue.drained());
+    queue.close();
+    for wait in waits {
+        assert_eq!(
+            permits(wait.outcome()),
+            Err(Rejected::Closed { permits: 1 })
+        );
+    }
+    let mut held = held.into_iter();
+    drop(held.next());
+    assert!(drained.is_pending());
+    drop(held.next());
+    assert!(!drained.is_pending());
+    assert_eq!(queue.counts().waiters, 0);
+}
+
+#[test]
+fn an_unclaimed_grant_returns_the_permits_of_both_limits() {
+    let table = Keyed::for_keys(TokenBucket::new(Rate::per_second(1), 1), 100);
+    let queue: Queue<Concurrency, Table<TokenBucketRules>> = around(table, Concurrency::new(1));
+    let held = now(queue.acquire("a", 1)).unwrap();
+    let first = Task::waiting(queue.acquire("b", 1));
+    drop(held);
+    assert_eq!(first.wakes(), 1, "granted");
+    drop(first);
+    // Its token and its place are back.
+    let lease = queue.try_acquire("b", 1).unwrap();
+    assert!(queue.try_acquire("c", 1).is_err());
+    drop(lease);
+    assert!(queue.try_acquire("b", 1).is_err(), "a token");
+}
+
+/// The crawler: of each of 50 hosts two pages per second and four at once, and 40 pages at once in
+/// total.
+#[test]
+fn a_crawler_of_50_hosts_fills_all_places_and_keeps_the_rate_of_each_host_on_the_wire() {
+    const HOSTS: usize = 50;
+    const PAGES: usize = 30;
+    let limits = (
+        TokenBucket::new(Rate::per_second(2), 1),
+        Concurrency::new(4),
+    );
+    let table = KeyedList::for_keys(limits, 1_000);
+    let queue = KeyedQueue::new(
+        WithTotal::new(table, Concurrency::new(40)),
+        Hand::new(),
+        1_000,
+    )
+    .with_slack(Duration::ZERO)
+    .shared();
+    let mut random = Random::new(7);
+    let mut sent = vec![Vec::new(); HOSTS];
+    let mut pages: Vec<VecDeque<_>> = (0..HOSTS)
+        .map(|host| {
+            (0..PAGES)
+                .map(|_| Task::new(queue.acquire(&host, 1)))
+                .collect()
+        })
+        .collect();
+    for page in pages.iter_mut().flatten() {
+        page.start();
+    }
+    // The pages under way: their ends, and their hosts.
+    let mut out = Vec::new();
+    let (mut at, mut busy) = (0, 0);
+    loop {
+        for (host, pages) in pages.iter_mut().enumerate() {
+            while let Some(lease) = pages.front_mut().and_then(Task::settled) {
+                pages.pop_front();
+                sent[host].push(at);
+                // Between 0.5 and 3 s: 40 places are too few for 50 hosts at the full rate.
+                out.push((at + 500 + random.below(2_500), host, lease.unwrap()));
+            }
+        }
+        assert!(out.len() <= 40, "{} pages at once", out.len());
+        for host in 0..HOSTS {
+            assert!(out.iter().filter(|(_, of, _)| *of == host).count() <= 4);
+        }
+        // While every host has pages left, there is work for every place.
+        if pages.iter().all(|pages| pages.len() > 1) && at >= 1_000 {
+            assert_eq!(out.len(), 40, "places are free at {at} ms");
+        }
+        let Some(end) = out.iter().map(|(end, ..)| *end).min() else {
+            assert!(
+                pages.iter().all(VecDeque::is_empty),
+                "the queue stands still"
+            );
+            break;
+        };
+        let alarm = queue
+            .clock()
+            .alarm()
+            .map_or(u64::MAX, |alarm| alarm.as_nanos().div_ceil(1_000_000));
+        let next = end.min(alarm).max(at + 1);
+        if out.len() == 40 {
+            busy += next - at;
+        }
+        at = next;
+        queue.clock().run(millis(at));
+        out.retain(|(end, ..)| *end > at);
+    }
+    for (host, sent) in sent.iter().enumerate() {
+        assert_eq!(sent.len(), PAGES);
+        let gaps = sent.windows(2).map(|pair| pair[1] - pair[0]);
+        assert!(gaps.min().unwrap() >= 500, "host {host}: {sent:?}");
+    }
+    assert!(
+        busy * 100 >= at * 80,
+        "{busy} of {at} ms with all places in use"
+    );
+}
+
+#[test]
+fn a_total_that_is_a_rate_is_granted_by_time_and_in_turn() {
+    let table = Keyed::for_keys(TokenBucket::new(Rate::per_second(1_000), 100), 100);
+    let total = TokenBucket::new(Rate::per_second(100), 1);
+    let queue: Queue<TokenBucket, Table<TokenBucketRules>> = around(table, total);
+    drop(now(queue.acquire(&9_usize, 1)).unwrap());
+    let mut waits: Vec<_> = [0, 0, 0, 1, 1, 2]
+        .map(|key| (key, Task::waiting(queue.acquire(&key, 1))))
+        .into();
+    assert_eq!(queue.advance(), Next::At(millis(10)));
+    let mut order = Vec::new();
+    for at in 1..=60 {
+        queue.clock().run(millis(at));
+        queue.advance();
+        while let Some(granted) = waits
+            .iter()
+            .position(|(_, wait)| wait.future().is_settled())
+        {
+            let (key, wait) = waits.remove(granted);
+            drop(wait.outcome().unwrap());
+            order.push((key, at));
+        }
+    }
+    assert_eq!(
+        order,
+        [(0, 10), (1, 20), (2, 30), (0, 40), (1, 50), (0, 60)]
+    );
+    assert_eq!(queue.advance(), Next::Idle);
+}
+
+#[test]
+fn a_late_timer_loses_no_permits_of_the_total() {
+    let table = Keyed::for_keys(TokenBucket::new(Rate::per_second(1_000), 100), 100);
+    let total = TokenBucket::new(Rate::per_second(1_000), 1);
+    let queue: Queue<TokenBucket, Table<TokenBucketRules>> = around(table, total);
+    drop(now(queue.acquire(&9_usize, 1)).unwrap());
+    let waits: Vec<_> = (0..20)
+        .map(|key| Task::waiting(queue.acquire(&(key % 4), 1)))
+        .collect();
+    // Within the slack of 10 ms.
+    queue.clock().jump(millis(8));
+    queue.advance();
+    let granted = waits
+        .iter()
+        .filter(|wait| wait.future().is_settled())
+        .count();
+    assert_eq!(granted, 8);
+}
+
+#[test]
+fn a_late_timer_loses_no_permits_of_a_key() {
+    let table = Keyed::for_keys(TokenBucket::new(Rate::per_second(1_000), 1), 100);
+    let queue: Queue<Concurrency, Table<TokenBucketRules>> = around(table, Concurrency::new(100));
+    drop(now(queue.acquire(&0_usize, 1)).unwrap());
+    let waits: Vec<_> = (0..9)
+        .map(|_| Task::waiting(queue.acquire(&0_usize, 1)))
+        .collect();
+    queue.clock().jump(millis(6));
+    queue.advance();
+    let granted = waits
+        .iter()
+        .filter(|wait| wait.future().is_settled())
+        .count();
+    assert_eq!(granted, 6);
+}
+
+#[test]
+fn the_front_hands_the_timer_of_the_total_on() {
+    let table = Keyed::for_keys(Concurrency::new(9), 100);
+    let total = TokenBucket::new(Rate::per_second(1), 1);
+    let queue: Queue<TokenBucket> = around(table, total);
+    drop(now(queue.acquire(&9_usize, 1)).unwrap());
+    let [first, second, third] = [0, 1, 2].map(|key| Task::waiting(queue.acquire(&key, 1)));
+    assert_eq!(queue.advance(), Next::At(millis(1_000)));
+    drop(first);
+    assert_eq!(queue.advance(), Next::At(millis(1_000)));
+    queue.clock().run(millis(1_000));
+    queue.advance();
+    assert!(second.future().is_settled() && !third.future().is_settled());
+    assert_eq!(queue.advance(), Next::At(millis(2_000)));
+}
+
+/// The keys that the model knows.
+const KEYS: usize = 4;
+
+/// The queue in a few lines of sequential code: deficit round robin, and its bound.
+struct Model {
+    order: Order,
+    each: u64,
+    total: u64,
+    weights: [u32; KEYS],
+    held: [u64; KEYS],
+    lists: [VecDeque<(usize, u64)>; KEYS],
+    ring: VecDeque<usize>,
+    credits: [u64; KEYS],
+    has_begun: bool,
+    granted: Vec<usize>,
+    /// What each key was granted since two keys have been in the ring together.
+    since: [[[u64; KEYS]; KEYS]; KEYS],
+    largest: u64,
+}
+
+impl Model {
+    fn free(&self) -> u64 {
+        self.total.saturating_sub(self.held.iter().sum())
+    }
+
+    fn own_free(&self, key: usize) -> u64 {
+        self.each - self.held[key]
+    }
+
+    fn head(&self, key: usize) -> Option<(usize, u64)> {
+        match self.order {
+            Order::NewestFirst => self.lists[key].back().copied(),
+            _ => self.lists[key].front().copied(),
+        }
+    }
+
+    fn pop(&mut self, key: usize) {
+        match self.order {
+            Order::NewestFirst => self.lists[key].pop_back(),
+            _ => self.lists[key].pop_front(),
+        };
+        if self.lists[key].is_empty() {
+            self.leave(key);
+        }
+    }
+
+    fn leave(&mut self, key: usize) {
+        if let Some(place) = self.ring.iter().position(|other| *other == key) {
+            self.ring.remove(place);
+            self.has_begun &= place > 0;
+            self.credits[key] = 0;
+        }
+    }
+
+    fn judge(&mut self, key: usize) {
+        let is_ready = self.head(key).is_some_and(|(_, n)| n <= self.own_free(key));
+        if is_ready && !self.ring.contains(&key) {
+            self.ring.push_back(key);
+            for other in 0..KEYS {
+                self.since[key][other] = [0; KEYS];
+                self.since[other][key] = [0; KEYS];
+            }
+        }
+    }
+
+    fn serve(&mut self) {
+        while let Some(&key) = self.ring.front() {
+            if !self.has_begun {
+                self.credits[key] += u64::from(self.weights[key]);
+                self.has_begun = true;
+            }
+            let (id, n) = self.head(key).unwrap();
+            if self.ring.len() > 1 && self.credits[key] < n {
+                self.ring.rotate_left(1);
+                self.has_begun = false;
+            } else if n > self.own_free(key) {
+                self.leave(key);
+            } else if n > self.free() {
+                return;
+            } else {
+                self.credits[key] = self.credits[key].saturating_sub(n);
+                self.grant(key, id, n);
+                self.pop(key);
+            }
+        }
+    }
+
+    fn grant(&mut self, key: usize, id: usize, n: u64) {
+        self.held[key] += n;
+        self.granted.push(id);
+        for one in 0..KEYS {
+            for other in 0..KEYS {
+                self.since[one][other][key] += n;
+            }
+        }
+        self.is_fair();
+    }
+
+    /// The bound that the documentation of the round proves.
+    fn is_fair(&self) {
+        for &one in &self.ring {
+            for &other in &self.ring {
+                let share =
+                    |key: usize| self.since[one][other][key] as f64 / f64::from(self.weights[key]);
+                let slack = |key: usize| (self.largest - 1) as f64 / f64::from(self.weights[key]);
+                let lag = share(one) - share(other);
+                assert!(
+                    lag <= 1.0 + slack(one) + slack(other) + 1e-9,
+                    "{one} is {lag} before {other}"
+                );
+            }
+        }
+    }
+
+    fn enter(&mut self, key: usize, id: usize, n: u64) {
+        let is_first = self.lists[key].is_empty() || self.order == Order::NewestFirst;
+        if is_first && self.ring.is_empty() && n <= self.own_free(key).min(self.free()) {
+            return self.grant(key, id, n);
+        }
+        self.lists[key].push_back((id, n));
+        if self.head(key).is_some_and(|(head, _)| head == id) {
+            self.judge(key);
+        }
+        self.serve();
+    }
+
+    fn cancel(&mut self, key: usize, id: usize) {
+        let Some(place) = self.lists[key].iter().position(|(other, _)| *other == id) else {
+            return;
+        };
+        let was_head = self.head(key).is_some_and(|(head, _)| head == id);
+        self.lists[key].remove(place);
+        if self.lists[key].is_empty() {
+            self.leave(key);
+        } else if was_head {
+            self.judge(key);
+        }
+        self.serve();
+    }
+
+    fn release(&mut self, key: usize, n: u64) {
+        self.held[key] -= n;
+        self.judge(key);
+        self.serve();
+    }
+}
+
+#[test]
+fn random_requests_are_granted_in_the_order_of_a_plain_round_robin_within_its_bound() {
+    for seed in 1..=300 {
+        let mut random = Random::new(seed);
+        let order = if random.one_in(3) {
+            Order::NewestFirst
+        } else {
+            Order::OldestFirst
+        };
+        let weights: [u32; KEYS] = match random.below(3) {
+            0 => [1; KEYS],
+            1 => core::array::from_fn(|_| 1 + random.below(4) as u32),
+            _ => [8, 1, 1, 3],
+        };
+        let largest = [1, 3, 6][random.index(3)];
+        // Often larger than the total, so that each key that waits is ready.
+        let each = largest + [0, 3, 1_000][random.index(3)];
+        let total = largest + random.below(6);
+        let queue = weighted(each as u32, total as u32, weights).with_order(order);
+        let mut model = Model {
+            order,
+            each,
+            total,
+            weights,
+            held: [0; KEYS],
+            lists: Default::default(),
+            ring: VecDeque::new(),
+            credits: [0; KEYS],
+            has_begun: false,
+            granted: Vec::new(),
+            since: Default::default(),
+            largest,
+        };
+        let mut waits: Vec<(usize, usize, Task<_>)> = Vec::new();
+        let mut leases: Vec<(usize, Held<'_>)> = Vec::new();
+        let crowd = [3, 10, 40][random.index(3)];
+        for id in 0..600 {
+            match random.below(8) {
+                0..4 if waits.len() < crowd => {
+                    let (key, n) = (random.index(KEYS), 1 + random.below(largest));
+                    let mut wait = Task::new(queue.acquire(&key, n as u32));
+                    model.enter(key, id, n);
+                    match wait.poll() {
+                        core::task::Poll::Ready(lease) => {
+                            assert_eq!(model.granted.pop(), Some(id), "seed {seed}, request {id}");
+                            leases.push((key, lease.unwrap()));
+                        }
+                        core::task::Poll::Pending => waits.push((key, id, wait)),
+                    }
+                }
+                4 if !waits.is_empty() => {
+                    let (key, id, wait) = waits.swap_remove(random.index(waits.len()));
+                    model.cancel(key, id);
+                    drop(wait);
+                }
+                5..7 if !leases.is_empty() => {
+                    let (key, lease) = leases.swap_remove(random.index(leases.len()));
+                    model.release(key, lease.permits().into());
+                    drop(lease);
+                }
+                7 if random.one_in(10) => {
+                    model.total = largest + random.below(6);
+                    let total = model.total as u32;
+                    queue
+                        .change(|table| table.total().set_limit(total))
+                        .unwrap();
+                    model.serve();
+                }
+                _ => {}
+            }
+            let mut granted = core::mem::take(&mut model.granted);
+            granted.sort_unstable();
+            let mut seen = Vec::new();
+            waits.retain_mut(|(key, id, wait)| match wait.settled() {
+                Some(lease) => {
+                    seen.push(*id);
+                    leases.push((*key, lease.unwrap()));
+                    false
+                }
+                None => true,
+            });
+            seen.sort_unstable();
+            assert_eq!(
+                seen, granted,
+                "seed {seed}, step {id}, {order:?}, {weights:?}; waits: {:?}, in the round: {:?}",
+                model.lists, model.ring
+            );
+            assert_eq!(queue.counts().waiters as usize, waits.len());
+            // The key of no request.
+            let free = queue.key(&KEYS).available();
+            assert_eq!(free, model.free().min(each));
+        }
+        drop((waits, leases));
+        let free = queue.key(&KEYS).available();
+        assert_eq!(free, model.total.min(each), "all permits are back");
+    }
+}
