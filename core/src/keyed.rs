@@ -1,7 +1,8 @@
 //! Tables of limiters by key, their memory, their keys and the rules of their limiters.
 //!
 //! [`Keyed`] is a table with one limit per key, [`KeyedList`] one
-//! with several, and [`KeyedArray`] one of limiters of any type.
+//! with several, and [`KeyedArray`] one of limiters of any type. [`WithTotal`] adds a limit for all
+//! keys to any of them.
 // See `line` for the state, the transitions and the invariant.
 
 pub(crate) mod clocked_key;

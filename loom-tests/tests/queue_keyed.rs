@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::task::Wake;
 
 use portcullis_async::{Acquire, Drained, KeyedQueue, QueueKey};
-use portcullis_core::keyed::{ConcurrencyRules, Line};
-use portcullis_core::{Keyed, Lease, Limiter, Timeless};
+use portcullis_core::keyed::{ConcurrencyRules, Line, WithTotal};
+use portcullis_core::{Concurrency, Keyed, Lease, Limiter, Timeless};
 use portcullis_loom::queue::{
     Drain, Lock, Task, Woken, beside, beside_of, has_no_waiters, leave_all, list_ends_well,
 };
@@ -29,16 +29,21 @@ const NEAR: u64 = 3;
 /// In the other shard.
 const FAR: u64 = 6;
 
-/// Creates queues around a table of two slots, with one permit for each key.
-fn queues() -> Arc<Queues> {
+/// Creates a table of two slots.
+fn table(each: u32) -> Table {
     let table: Table = Keyed::new(
-        ConcurrencyRules::new(1),
+        ConcurrencyRules::new(each),
         vec![Line::new()],
         BuildHasherDefault::default(),
     );
     let shard = |key: u64| table.key(&key).address().group(2);
     assert!(shard(A) == shard(NEAR) && shard(A) != shard(FAR));
-    Arc::new(KeyedQueue::with_lock(table, Timeless, 9, Lock::new()))
+    table
+}
+
+/// Creates queues with one permit for each key.
+fn queues() -> Arc<Queues> {
+    Arc::new(KeyedQueue::with_lock(table(1), Timeless, 9, Lock::new()))
 }
 
 fn pointer(queue: &Arc<Queues>, key: u64) -> Pointer {
@@ -323,4 +328,97 @@ fn a_drain_does_not_end_before_a_permit_that_is_held() {
         drop(mine);
         assert!(drain.is_over());
     });
+}
+
+/// Queues whose keys have a limit together.
+mod total {
+    use super::*;
+
+    type Totals = KeyedQueue<WithTotal<Table, Concurrency>, Timeless, Lock>;
+    type Key = QueueKey<Arc<Totals>>;
+
+    /// Creates queues with `each` permits for each key, and one permit for all.
+    fn queues(each: u32) -> Arc<Totals> {
+        let table = WithTotal::new(super::table(each), Concurrency::new(1));
+        Arc::new(KeyedQueue::with_lock(table, Timeless, 9, Lock::new()))
+    }
+
+    fn pointer(queue: &Arc<Totals>, key: u64) -> Key {
+        QueueKey::new(Arc::clone(queue), &key)
+    }
+
+    fn hold(queue: &Arc<Totals>, key: u64) -> Lease<Key> {
+        Lease::try_acquire_at(pointer(queue, key), at(0), 1).unwrap()
+    }
+
+    fn wait(queue: &Arc<Totals>, key: u64) -> Task<Key> {
+        Task::of(Acquire::new(pointer(queue, key), 1), 1).started()
+    }
+
+    /// Drops all tasks. Then all permits are back.
+    fn ends_well(queue: &Arc<Totals>, tasks: Vec<&mut Task<Key>>) {
+        leave_all(tasks);
+        has_no_waiters(queue.counts());
+        for key in [A, NEAR, FAR] {
+            assert_eq!(pointer(queue, key).available_at(at(0)), 1);
+        }
+    }
+
+    #[test]
+    fn a_request_of_one_key_queued_during_a_release_of_another_is_granted() {
+        near_and_far(|other| {
+            let queue = queues(1);
+            let held = hold(&queue, other);
+            let release = beside(move || drop(held));
+            let mut mine = wait(&queue, A);
+            join(release);
+            assert!(mine.is_served(), "waits although the total is free");
+            ends_well(&queue, vec![&mut mine]);
+        });
+    }
+
+    #[test]
+    fn a_release_during_a_request_of_a_third_key_reaches_the_key_whose_turn_it_is() {
+        near_and_far(|other| {
+            let queue = queues(1);
+            let held = hold(&queue, A);
+            let mut first = wait(&queue, other);
+            let release = beside(move || drop(held));
+            // It waits for its own limit or for the total, as it comes.
+            let mut second = wait(&queue, A);
+            join(release);
+            assert!(first.is_served(), "waits although the total is free");
+            assert!(!second.is_served(), "more than the total");
+            first.outcome = None;
+            assert!(second.is_served(), "waits although the total is free");
+            ends_well(&queue, vec![&mut first, &mut second]);
+        });
+    }
+
+    #[test]
+    fn a_cancelled_front_leaves_the_permit_of_a_release_to_the_next_key() {
+        near_and_far(|other| {
+            let queue = queues(1);
+            let held = hold(&queue, A);
+            let front = wait(&queue, other);
+            let mut next = wait(&queue, if other == FAR { NEAR } else { FAR });
+            let release = beside(move || drop(held));
+            front.leave();
+            join(release);
+            assert!(next.is_served(), "waits although the total is free");
+            ends_well(&queue, vec![&mut next]);
+        });
+    }
+
+    #[test]
+    fn a_drain_that_begins_while_the_last_permit_of_the_total_is_released_ends() {
+        explore(|| {
+            let queue = queues(1);
+            let held = hold(&queue, A);
+            let release = beside(move || drop(held));
+            let (mut drain, over) = Drain::polled(Drained::new(Arc::clone(&queue)));
+            join(release);
+            assert!(over || drain.is_over(), "waits although no permit is held");
+        });
+    }
 }

@@ -55,9 +55,44 @@ use crate::waiting::wait_queue::{HasWaitQueue, WaitQueue};
 /// limiter is asked again after the table's staleness. While the limiter of a waiting key denies,
 /// it is in use, and so the key keeps its slot.
 ///
+/// **A limit for all keys.** If the table is a [`WithTotal`](portcullis_core::keyed::WithTotal), a
+/// grant takes from the limit of the key and from the total, or from none. A request that waits
+/// holds nothing. The keys that wait for the total alone take turns (deficit round robin), in
+/// proportion to their weights:
+///
+/// - Of two keys that wait for the total throughout a span of time, neither is granted more than its
+///   share by more than one turn and the largest request of each, less a permit. So with weights of
+///   1 and requests for one permit, the numbers of their grants differ by 1 at most.
+/// - A request for `n` permits of a key with the weight `w` is granted before any other key has had
+///   more than `n / w` turns, rounded up, since the key began to wait for the total.
+/// - A key whose own limit denies takes no turn, and delays no other key. It comes back at the end
+///   of the round.
+/// - In [newest-first order](crate::Order::NewestFirst) the keys take turns as well; each key then serves
+///   its newest request.
+/// - A request for a range of permits ([`Acquire::up_to`]) takes no more than the rest of its turn
+///   while other keys wait.
+///
+/// ```
+/// use core::time::Duration;
+/// use portcullis_async::{KeyedQueue, ThreadTimer};
+/// use portcullis_core::keyed::WithTotal;
+/// use portcullis_core::{Concurrency, KeyedList, Rate, TokenBucket};
+///
+/// // Two requests per second and four at once for each host, and 40 at once in total.
+/// let host = (TokenBucket::new(Rate::per_second(2), 1), Concurrency::new(4));
+/// let hosts = WithTotal::new(KeyedList::for_keys(host, 1_000), Concurrency::new(40));
+/// // The hosts count, too. Without slack, no grant is dated back.
+/// let hosts = KeyedQueue::new(hosts, ThreadTimer::new(), 100).with_slack(Duration::ZERO).shared();
+/// let page = futures_executor::block_on(hosts.acquire("a.example", 1))?;
+/// # drop(page);
+/// # Ok::<(), portcullis_async::Rejected>(())
+/// ```
+///
 /// **Cost.** As for a `Queue`. The keys that have waiters are in 32 shards (16 on 32-bit targets).
 /// To start a wait, to grant a waiter, and to release permits while a request waits, a call walks
-/// over the keys of one shard.
+/// over the keys of one shard. With a limit for all keys, a release also serves the key whose turn
+/// it is: a fixed number of steps, and one more for each turn in which a key may take less than its
+/// request.
 ///
 /// ```
 /// use portcullis_async::KeyedQueue;
@@ -85,7 +120,7 @@ const WAITERS: u32 = 4_096;
 impl<T: QueueKeys, C: QueueClock> KeyedQueue<T, C> {
     /// Creates a queue for each key of `table`. Each holds up to `max_permits` permits; with 0, no
     /// request waits. A request for 0 permits counts as 1. `clock` supplies the timestamps. The
-    /// order is [oldest first](Order::OldestFirst). Needs the feature `std`; without it, see
+    /// order is [oldest first](crate::Order::OldestFirst). Needs the feature `std`; without it, see
     /// [`with_lock`](KeyedQueue#method.with_lock).
     ///
     /// Whatever `max_permits` is, at most 4,096 requests of all keys together can wait, so that

@@ -159,10 +159,10 @@ use crate::waiting::wait_queue::ask::{earliest, tell_denial};
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
 ///
-/// To limit each tenant and all tenants together, give each limit a queue of its own, and wait in
-/// one queue after the other, for a rate last: its permit counts from when it is granted. Two
-/// queues cannot share a concurrency limit: a release through one queue would wake no waiter of the
-/// other. So a reference to such a limit does not compile in a queue.
+/// To limit each tenant and all tenants together, take a [`KeyedQueue`](crate::KeyedQueue) around a
+/// [`WithTotal`](portcullis_core::keyed::WithTotal): it decides both limits as one. Two queues
+/// cannot share a concurrency limit: a release through one queue would wake no waiter of the other.
+/// So a reference to such a limit does not compile in a queue.
 ///
 /// ```compile_fail,E0277
 /// use portcullis_async::Queue;
@@ -173,16 +173,14 @@ use crate::waiting::wait_queue::ask::{earliest, tell_denial};
 /// ```
 ///
 /// ```
-/// use portcullis_async::Queue;
-/// use portcullis_core::{Concurrency, Timeless};
-/// static ALL: Queue<Concurrency, Timeless> = Queue::new(Concurrency::new(9), Timeless, 100);
-/// static TENANT: Queue<Concurrency, Timeless> = Queue::new(Concurrency::new(2), Timeless, 100);
-/// futures_executor::block_on(async {
-///     let of_the_tenant = TENANT.acquire(1).await?;
-///     let of_all = ALL.acquire(1).await?;
-///     # drop((of_the_tenant, of_all));
-///     Ok::<(), portcullis_async::Rejected>(())
-/// })?;
+/// use portcullis_async::KeyedQueue;
+/// use portcullis_core::keyed::WithTotal;
+/// use portcullis_core::{Concurrency, Keyed, Timeless};
+/// let tenants = Keyed::for_keys(Concurrency::new(2), 1_000);
+/// let tenants = WithTotal::new(tenants, Concurrency::new(9));
+/// let tenants = KeyedQueue::new(tenants, Timeless, 100);
+/// let lease = futures_executor::block_on(tenants.acquire("alice", 1))?;
+/// # drop(lease);
 /// # Ok::<(), portcullis_async::Rejected>(())
 /// ```
 pub type Queue<L, C, R = DefaultLock, H = ()> = LimiterQueue<Single<L>, C, R, H>;

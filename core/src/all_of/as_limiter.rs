@@ -382,7 +382,7 @@ impl<T: Limits> Drop for Refund<'_, T> {
     message = "a queue cannot own all of `{Self}`",
     label = "a permit that is released directly to one of the limits wakes no waiter of the queue",
     note = "pass the limits by value; a pointer to one is allowed only if all its permits return by time (`Replenishing`)",
-    note = "to limit both a part and the whole, give the whole a queue of its own, and acquire from both queues, one after the other"
+    note = "to limit each key and all keys together, pass `WithTotal::new(table, total)` to a `KeyedQueue`"
 )]
 pub trait QueueLimits: Limits {
     /// Whether other callers may take from one of the limits without going through the queue.

@@ -136,6 +136,7 @@ pub trait Keys: Sized {
     message = "`{Self}` is not a table that a `KeyedQueue` can own",
     label = "expected a `Keyed` or a `KeyedArray` that owns its memory",
     note = "for several limits on each key, pass a `KeyedList`, or a table of compositions: `KeyedArray::for_keys(|| AllOf::new((..)), keys)`",
+    note = "for a limit of all keys as well, pass `WithTotal::new(table, total)`",
     note = "for one limit without keys, take a `Queue`"
 )]
 pub trait QueueKeys: Keys {

@@ -80,7 +80,7 @@ use crate::limiter::Limiter;
     message = "a queue cannot own `{Self}`",
     label = "a permit that is released directly to the limiter wakes no waiter of the queue",
     note = "pass the limiter by value; a pointer is allowed only if all permits return by time (`Replenishing`)",
-    note = "to limit both a part and the whole, give the whole a queue of its own, and acquire from both queues, one after the other",
+    note = "to limit each key and all keys together, pass `WithTotal::new(table, total)` to a `KeyedQueue`",
     note = "for a limiter of your own whose permits are released through the queue, implement `QueueLimiter`"
 )]
 pub trait QueueLimiter: Limiter {
@@ -176,7 +176,7 @@ pub enum PassedOn {
     message = "permits of `{Self}` do not return by time alone",
     label = "its permits must be held: they are free again once their lease is dropped",
     note = "keep the lease during the work: `let Ok(_lease) = limit.try_acquire(1) else {{ ... }};`",
-    note = "a queue cannot own a pointer to it: a permit that is released directly to the limiter wakes no waiter of the queue; pass the limiter by value; to limit both a part and the whole, give the whole a queue of its own, and acquire from both queues, one after the other"
+    note = "a queue cannot own a pointer to it: a permit that is released directly to the limiter wakes no waiter of the queue; pass the limiter by value; to limit each key and all keys together, pass `WithTotal::new(table, total)` to a `KeyedQueue`"
 )]
 pub trait Replenishing: Limiter {}
 
