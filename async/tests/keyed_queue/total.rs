@@ -635,13 +635,14 @@ impl Model {
     fn is_fair(&self) {
         for &one in &self.ring {
             for &other in &self.ring {
-                let share =
-                    |key: usize| self.since[one][other][key] as f64 / f64::from(self.weights[key]);
-                let slack = |key: usize| (self.largest - 1) as f64 / f64::from(self.weights[key]);
-                let lag = share(one) - share(other);
+                let share = |key: usize| self.since[one][other][key];
+                let weight = |key: usize| u64::from(self.weights[key]);
+                // Both sides times both weights.
+                let slack = weight(one) * weight(other)
+                    + (self.largest - 1) * (weight(one) + weight(other));
                 assert!(
-                    lag <= 1.0 + slack(one) + slack(other) + 1e-9,
-                    "{one} is {lag} before {other}"
+                    share(one) * weight(other) <= share(other) * weight(one) + slack,
+                    "{one} is before {other} by more than the bound"
                 );
             }
         }
