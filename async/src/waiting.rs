@@ -4,6 +4,8 @@
 pub(crate) mod drivers;
 pub(crate) mod hook;
 pub(crate) mod limiter_source;
+pub(crate) mod list_key;
+pub(crate) mod next_try;
 pub(crate) mod options;
 pub(crate) mod panics;
 pub(crate) mod pending_releases;

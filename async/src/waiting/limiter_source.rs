@@ -11,7 +11,7 @@ use portcullis_core::limiter::{Back, Waiting};
 use portcullis_core::queue::{Blocked, PassedOn, QueueKeys, QueueLimiter};
 use portcullis_core::{Limiter, LimiterExt, Timestamp};
 
-use crate::waiting::round::ListKey;
+use crate::waiting::list_key::ListKey;
 use crate::waiting::wait_list::{Shard, Shards};
 
 /// The limiters of a wait queue.

@@ -55,97 +55,16 @@
 //! permits takes at most `n / w + 1` steps of its key.
 #![allow(unsafe_code)]
 
-use core::fmt;
 use core::ptr::NonNull;
 
 use portcullis_core::Timestamp;
-use portcullis_core::keyed::Address;
 
+use crate::waiting::list_key::{ListKey, Round, Slot, Turn};
+use crate::waiting::next_try::NextTry;
 use crate::waiting::ring::{Ring, RingLinks};
-use crate::waiting::wait_list::{InRound, NextTry, Shards, WaitLists, Waiter};
+use crate::waiting::wait_list::{Shards, WaitLists, Waiter};
 
-/// Identifies a wait list. Only lists with an address can have a total, and memory for it.
-pub trait ListKey: Copy + PartialEq + Send + Sync + fmt::Debug {
-    /// What a waiter stores of its key's turn.
-    type Turn: Slot<Turn<Self>>;
-    /// What a queue stores of its round.
-    type Round: Slot<Round<Self>>;
-}
-
-impl ListKey for () {
-    type Turn = ();
-    type Round = ();
-}
-
-impl ListKey for Address {
-    type Turn = Option<Turn<Self>>;
-    type Round = Option<Round<Self>>;
-}
-
-/// A place for a value, or for none.
-pub trait Slot<T> {
-    const EMPTY: Self;
-
-    fn get(&mut self) -> Option<&mut T>;
-
-    fn set(&mut self, value: Option<T>);
-}
-
-impl<T> Slot<T> for () {
-    const EMPTY: Self = ();
-
-    #[inline(always)]
-    fn get(&mut self) -> Option<&mut T> {
-        None
-    }
-
-    #[inline(always)]
-    fn set(&mut self, _: Option<T>) {}
-}
-
-impl<T> Slot<T> for Option<T> {
-    const EMPTY: Self = None;
-
-    #[inline(always)]
-    fn get(&mut self) -> Option<&mut T> {
-        self.as_mut()
-    }
-
-    #[inline(always)]
-    fn set(&mut self, value: Option<T>) {
-        *self = value;
-    }
-}
-
-/// The turn of a ready key, in the head of its list.
-pub struct Turn<K: ListKey> {
-    pub(crate) links: RingLinks<Waiter<K>>,
-    /// The permits that the key may still take in this turn.
-    pub(crate) credit: u64,
-    /// Since when the key's own limit grants the head's request.
-    pub(crate) since: Timestamp,
-}
-
-impl<K: ListKey> fmt::Debug for Turn<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Turn")
-            .field("credit", &self.credit)
-            .field("since", &self.since)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The ready keys, at least one.
-#[derive(Debug)]
-pub struct Round<K: ListKey> {
-    ring: Ring<Waiter<K>, InRound>,
-    /// Whether the front key has begun its turn.
-    is_open: bool,
-    /// When to ask the total again. Exact and in the past if the total has not denied.
-    pub(crate) next: NextTry,
-}
-
-impl<K: ListKey> Round<K> {
+impl<W> Round<W> {
     /// When to ask a total that has not denied any key of the round: as of the time since which the
     /// key is ready.
     const NOT_ASKED: NextTry = NextTry {
@@ -172,7 +91,7 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
     }
 
     /// Returns the round, and the head of its front key.
-    pub(crate) fn round(&mut self) -> Option<(&mut Round<K>, NonNull<Waiter<K>>)> {
+    pub(crate) fn round(&mut self) -> Option<(&mut Round<Waiter<K>>, NonNull<Waiter<K>>)> {
         let round = self.round.get()?;
         let front = round.ring.iter().next()?;
         Some((round, front))
@@ -197,7 +116,10 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
     /// # Safety
     ///
     /// The contract is that of `get`.
-    pub(crate) unsafe fn turn(&mut self, waiter: NonNull<Waiter<K>>) -> Option<&mut Turn<K>> {
+    pub(crate) unsafe fn turn(
+        &mut self,
+        waiter: NonNull<Waiter<K>>,
+    ) -> Option<&mut Turn<Waiter<K>>> {
         // SAFETY: the caller guarantees the contract of `get`.
         unsafe { self.get(waiter).round.get() }
     }
@@ -221,7 +143,7 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
                 self.round.set(Some(Round {
                     ring: Ring::EMPTY,
                     is_open: false,
-                    next: Round::<K>::NOT_ASKED,
+                    next: Round::<Waiter<K>>::NOT_ASKED,
                 }));
             }
             if let Some(round) = self.round.get() {

@@ -33,8 +33,9 @@ use crate::finally::Finally;
 use crate::sync::atomic::AtomicU8;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::cell;
+use crate::waiting::list_key::{InRound, ListKey, Slot};
+use crate::waiting::next_try::NextTry;
 use crate::waiting::ring::{Ring, RingLinks, RingNode};
-use crate::waiting::round::{ListKey, Slot};
 use crate::waiting::timer_heap::{HeapLinks, HeapNode};
 
 /// The state of a waiter.
@@ -99,23 +100,6 @@ impl Request {
     }
 }
 
-/// When to ask the limiter again for the head of a list.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NextTry {
-    /// [`Timestamp::MAX`] if only a release or a change of settings helps.
-    pub(crate) at: Timestamp,
-    /// Whether the limiter will grant as of `at`, whenever it is asked. If not, the limiter is
-    /// asked as of the time of the call.
-    pub(crate) exact: bool,
-}
-
-impl NextTry {
-    pub(crate) const ON_RELEASE: Self = Self {
-        at: Timestamp::MAX,
-        exact: false,
-    };
-}
-
 /// What the head of a list stores about the list.
 #[derive(Clone, Copy, Debug)]
 struct Line {
@@ -172,7 +156,7 @@ pub(crate) struct Locked<K: ListKey> {
     /// `Some` while the waiter is a head.
     lead: Option<Lead<K>>,
     /// Set while the waiter is the head of a key that waits for the limit of all keys.
-    pub(crate) round: K::Turn,
+    pub(crate) round: K::Turn<Waiter<K>>,
     waker: Option<Waker>,
     /// Whether the waiter's future can drive the queue.
     can_drive: bool,
@@ -223,11 +207,9 @@ unsafe impl<K: ListKey> HeapNode for Waiter<K> {
     }
 }
 
-/// The ring of the waiters of one key, the ring of the heads in one shard, and the ring of the heads
-/// whose keys wait for the limit of all keys.
+/// The ring of the waiters of one key, and the ring of the heads in one shard.
 enum Turns {}
 enum Heads {}
-pub(crate) enum InRound {}
 
 // SAFETY: `turn` is a field of the waiter, so it is at the same place each time.
 unsafe impl<K: ListKey> RingNode<Turns> for Waiter<K> {
@@ -296,7 +278,7 @@ impl<K: ListKey> Waiter<K> {
             (&raw mut (*waiter).locked).write(cell::UnsafeCell::new(Locked {
                 turn: RingLinks::UNLINKED,
                 lead: None,
-                round: K::Turn::EMPTY,
+                round: K::Turn::<Self>::EMPTY,
                 waker: Some(waker),
                 can_drive,
                 since: Timestamp::ZERO,
@@ -530,14 +512,14 @@ pub(crate) struct WaitLists<K: ListKey, H> {
     /// The waiters for all permits to be returned.
     pub(crate) drainers: Shard<K>,
     /// The keys that wait for the limit of all keys.
-    pub(crate) round: K::Round,
+    pub(crate) round: K::Round<Waiter<K>>,
 }
 
 impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
     pub(crate) const EMPTY: Self = Self {
         shards: H::EMPTY,
         drainers: Shard::new(),
-        round: K::Round::EMPTY,
+        round: K::Round::<Waiter<K>>::EMPTY,
     };
 
     /// Returns the locked fields of a waiter.

@@ -75,11 +75,11 @@ use crate::sync::const_unless_loom;
 use crate::waiting::drivers::{Drivers, Member, Told};
 use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::list_key::ListKey;
 use crate::waiting::options::{Options, Order};
 use crate::waiting::panics::{Panic, quietly, unless_unwinding};
 use crate::waiting::pending_releases::PendingReleases;
 use crate::waiting::queue_config::{Key, QueueConfig, QueueTypes};
-use crate::waiting::round::ListKey;
 use crate::waiting::timer_heap::TimerHeap;
 use crate::waiting::wait_list::{Event, Request, Shard, Shards, State, WaitLists, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
@@ -833,14 +833,19 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// Returns whether no request is ahead of a new one.
-    fn is_clear(&self, lists: &mut Lists<Q::Source>, key: Key<Q>) -> bool {
-        let is_first = self.options.order == Order::NewestFirst || lists.head(key).is_none();
+    /// Returns whether no request is ahead of a new one, whose list has the head `head`.
+    #[inline(always)]
+    fn comes_first(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        head: Option<NonNull<Waiter<Key<Q>>>>,
+    ) -> bool {
+        let is_first = self.options.order == Order::NewestFirst || head.is_none();
         is_first && (!Q::Source::HAS_TOTAL || lists.waits.is_round_empty())
     }
 
-    /// Returns whether a request waits in a key's shard, or for the limit of all keys. `has_waiters` is read as well, because a
-    /// hand-over leaves the waiter bit set.
+    /// Returns whether a request waits in a key's shard, or for the limit of all keys.
+    /// `has_waiters` is read as well, because a hand-over leaves the waiter bit set.
     #[inline]
     pub(crate) fn is_waited_for(&self, key: Key<Q>) -> bool {
         self.gate.load(Relaxed) & Self::bit(key) != 0 && self.has_waiters.load(Relaxed)
@@ -870,7 +875,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// for a key whose shard has waiters, which may be those of other keys.
     pub(crate) fn is_free(&self, key: Key<Q>) -> bool {
         let mut batch = WakeBatch::new();
-        let is_free = |lists: &mut Lists<Q::Source>, _: &mut _| self.is_clear(lists, key);
+        let is_free = |lists: &mut Lists<Q::Source>, _: &mut _| {
+            let head = lists.head(key);
+            self.comes_first(lists, head)
+        };
         let is_free = self
             .lists
             .try_lock(|lists| self.critical_section(lists, &mut batch, is_free));

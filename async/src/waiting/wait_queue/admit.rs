@@ -12,16 +12,17 @@ use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 
 use super::ask::{When, earliest, exceeds};
 use super::taken::Taken;
-use super::{Lists, ROUND, WaitQueue};
+use super::{Lists, WaitQueue};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::sync::atomic::fence;
 use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::next_try::NextTry;
 use crate::waiting::options::{Options, Order, Oversized};
 use crate::waiting::queue_clock::Wakes;
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::rejected::Rejected;
-use crate::waiting::wait_list::{End, NextTry, Request, State, Waiter};
+use crate::waiting::wait_list::{End, Request, State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
@@ -71,20 +72,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         // Set if the limiter or a clock panics: the limiter may have taken permits and refunded
         // them.
         let mut mark = self.pending.restore_on_drop(Self::bit(key));
-        let mut asked = Asked {
-            now,
-            next_try: NextTry::ON_RELEASE,
-            is_refused: false,
-            is_ready: false,
-        };
+        let mut asked = Asked::not_yet(now);
         let step = if lists.closed {
             lists.counts.closed = lists.counts.closed.wrapping_add(1);
             Some(self.reject(key, now, Rejected::Closed { permits: min }))
-        } else if Q::Source::HAS_TOTAL && !lists.waits.is_round_empty() {
-            // The keys of the round come first.
-            self.judge_newcomer(&mut asked, key, min);
-            None
-        } else if self.options.order == Order::NewestFirst || head.is_none() {
+        } else if self.comes_first(lists, head) {
             match self.attempt(key, request, When::At(now), None) {
                 // Returned if a waker panics before the grant is handed out.
                 Ok(grant) => Some(Step::Settled(Ok(Taken {
@@ -103,15 +95,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
                 Err(denied) => {
                     asked.is_refused = matches!(denied, Denied::Refused { .. });
-                    if Q::Source::HAS_TOTAL {
-                        self.judge_newcomer(&mut asked, key, min);
-                        mark.bits = 0;
-                        // SAFETY: the caller guarantees the contract of `enqueue`.
-                        return unsafe { self.admit_asked(lists, batch, waiter, asked, drives) };
-                    }
                     let limiter = self.source.at(key);
                     asked.next_try = Self::next_try(limiter.retry(denied), now, now);
                     if is_plain
+                        && !Q::Source::HAS_TOTAL
                         && asked.next_try.at == Timestamp::MAX
                         && u64::from(min) <= limiter.capacity()
                     {
@@ -147,9 +134,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         lists: &mut Lists<Q::Source>,
         batch: &mut Option<WakeBatch>,
         waiter: NonNull<Waiter<Key<Q>>>,
-        asked: Asked,
+        mut asked: Asked,
         drives: &mut bool,
     ) -> Step<'_, Q> {
+        if Q::Source::HAS_TOTAL {
+            // SAFETY: the waiter is filled and not shared, as the caller guarantees.
+            let (key, request) = unsafe { Waiter::asks(waiter) };
+            self.judge_newcomer(&mut asked, key, request.min);
+        }
         let batch = batch.insert(WakeBatch::new());
         // SAFETY: the caller guarantees the contract of `enqueue`.
         let step = self.critical_section(lists, batch, |lists, batch| unsafe {
@@ -215,10 +207,6 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             lists.counts.evicted = lists.counts.evicted.wrapping_add(1);
             let last = lists.shard(key).last(head);
             self.settle(lists, batch, last, State::Evicted, None, now);
-            if Q::Source::HAS_TOTAL {
-                // Another key may be the front of the round.
-                self.pending.add(ROUND);
-            }
         }
         if could_fit && fits(lists) {
             // SAFETY: the caller guarantees the contract of `enqueue`.
@@ -357,6 +345,18 @@ pub(super) struct Asked {
     is_refused: bool,
     /// Whether only the limit of all keys denies the request.
     pub(super) is_ready: bool,
+}
+
+impl Asked {
+    /// The limiter was not asked, because other requests come first.
+    const fn not_yet(now: Timestamp) -> Self {
+        Self {
+            now,
+            next_try: NextTry::ON_RELEASE,
+            is_refused: false,
+            is_ready: false,
+        }
+    }
 }
 
 /// The outcome of an attempt to admit a request.

@@ -166,8 +166,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let panicking = self.grant_on_unwind(Self::bit(key));
         let taken = self.lists.try_lock(|lists| {
             self.critical_section(lists, &mut batch, |lists, _| {
-                let is_clear = self.is_clear(lists, key);
-                is_clear.then(|| self.source.at(key).take_at(now, n))
+                let head = lists.head(key);
+                let comes_first = self.comes_first(lists, head);
+                comes_first.then(|| self.source.at(key).take_at(now, n))
             })
         });
         mem::forget(panicking);

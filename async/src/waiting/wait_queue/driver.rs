@@ -18,9 +18,9 @@ use super::{CLOSED, DUE, Lists, TIME, WaitQueue};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::waiting::drivers::{Driver, Member};
 use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::list_key::ListKey;
 use crate::waiting::panics::{quietly, unless_unwinding};
 use crate::waiting::queue_config::{Key, QueueConfig};
-use crate::waiting::round::ListKey;
 use crate::waiting::wait_list::{State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 

@@ -19,10 +19,11 @@ use super::{DRAINED, Grant, Lists, TIME, WaitQueue};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::sync::atomic::fence;
 use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::next_try::NextTry;
 use crate::waiting::options::{Order, Oversized};
 use crate::waiting::pending_releases::PendingReleases;
 use crate::waiting::queue_config::{Key, QueueConfig};
-use crate::waiting::wait_list::{Event, NextTry, Removed, Request, Shard, State, Waiter};
+use crate::waiting::wait_list::{Event, Removed, Request, Shard, State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
@@ -150,15 +151,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                     _ => now,
                 };
                 self.serve(lists, batch, waiter, as_of, now);
-                self.serve_round(lists, batch, now);
             } else {
                 lists.counts.late = lists.counts.late.wrapping_add(1);
                 let as_of = due.max(earliest);
                 if let Some(next) = self.settle(lists, batch, waiter, State::Late, None, now) {
                     self.serve(lists, batch, next, as_of, now);
                 }
-                self.serve_round(lists, batch, now);
             }
+            self.serve_round(lists, batch, now);
         }
         true
     }
@@ -182,8 +182,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// been on time, so a late timer loses no permits. Finally sets the timer of a head that still
     /// has to wait.
     ///
-    /// If there is a limit for all keys, it grants nothing, and only looks whether the key is ready:
-    /// `serve_round` grants.
+    /// If there is a limit for all keys, it grants nothing: see `judge_list`.
     pub(super) fn serve(
         &self,
         lists: &mut Lists<Q::Source>,
@@ -192,6 +191,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         mut at: Timestamp,
         now: Timestamp,
     ) {
+        if Q::Source::HAS_TOTAL {
+            return self.judge_list(lists, batch, head, at, now);
+        }
         // SAFETY: the head is linked, so it is filled and its request does not change.
         let (key, _) = unsafe { Waiter::asks(head) };
         let limiter = self.source.at(key);
@@ -207,36 +209,21 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             // SAFETY: `unserved.head` is linked: it is the head that was passed in, or the next
             // head that `settle` returned.
             let (_, Request { deadline, .. }) = unsafe { Waiter::asks(head) };
-            let mut own_retry = None;
             let taken = if batch.is_full() || deadline < at {
                 None
-            } else if Q::Source::HAS_TOTAL {
-                // SAFETY: the head is linked, and `lists` proves that the lock is held.
-                let Some((denied, retry)) = (unsafe { self.judge(lists, head, at) }) else {
-                    break;
-                };
-                own_retry = Some(retry);
-                Some(Err(denied))
             } else {
                 Some(self.take_for(lists, head, None, at))
             };
             let settled = match taken {
-                Some(Ok(grant)) => {
-                    lists.counts.granted = lists.counts.granted.wrapping_add(1);
-                    self.settle(lists, batch, head, State::Granted, Some(grant), now)
-                }
+                Some(Ok(grant)) => self.settle_granted(lists, batch, head, grant, now),
                 Some(Err(Denied::ExceedsCapacity { .. }))
                     if self.options.oversized == Oversized::Reject =>
                 {
-                    lists.counts.oversized = lists.counts.oversized.wrapping_add(1);
-                    self.settle(lists, batch, head, State::Exceeds, None, now)
+                    self.settle_oversized(lists, batch, head, now)
                 }
                 denied => {
                     let next_try = match denied {
-                        Some(Err(denied)) => {
-                            let retry = own_retry.unwrap_or_else(|| limiter.retry(denied));
-                            Self::next_try(retry, at, now)
-                        }
+                        Some(Err(denied)) => Self::next_try(limiter.retry(denied), at, now),
                         // The batch is full, so the rest is granted when it has run; or the
                         // deadline has passed, and is left to its timer.
                         _ => NextTry { at, exact: true },
@@ -245,12 +232,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                         at = next_try.at.max(self.earliest_as_of(now));
                         continue;
                     }
-                    let delay = self.jitter(lists, now);
-                    // SAFETY: the head is linked, and `lists` proves that the lock is held.
-                    unsafe {
-                        lists.waits.get(head).set_next_try(next_try);
-                        lists.schedule(head, delay);
-                    }
+                    self.set_next_try(lists, head, next_try, now);
                     break;
                 }
             };
@@ -260,6 +242,22 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             }
         }
         mem::forget(unserved);
+    }
+
+    /// Sets when to ask again for the head of a list, and its timer.
+    pub(super) fn set_next_try(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        head: NonNull<Waiter<Key<Q>>>,
+        next_try: NextTry,
+        now: Timestamp,
+    ) {
+        let delay = self.jitter(lists, now);
+        // SAFETY: the callers pass the head of a list, and `lists` proves that the lock is held.
+        unsafe {
+            lists.waits.get(head).set_next_try(next_try);
+            lists.schedule(head, delay);
+        }
     }
 
     /// Takes on behalf of the head of a list, as of `at`. Takes at most `credit` permits, if that is
@@ -320,6 +318,32 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         lists.random(self.options.jitter, now)
     }
 
+    /// Settles a head with a grant. Returns the new head.
+    #[inline(always)]
+    pub(super) fn settle_granted(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        head: NonNull<Waiter<Key<Q>>>,
+        grant: Grant,
+        now: Timestamp,
+    ) -> Option<NonNull<Waiter<Key<Q>>>> {
+        lists.counts.granted = lists.counts.granted.wrapping_add(1);
+        self.settle(lists, batch, head, State::Granted, Some(grant), now)
+    }
+
+    /// Settles a head that requests more than its limiter can hold. Returns the new head.
+    pub(super) fn settle_oversized(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        head: NonNull<Waiter<Key<Q>>>,
+        now: Timestamp,
+    ) -> Option<NonNull<Waiter<Key<Q>>>> {
+        lists.counts.oversized = lists.counts.oversized.wrapping_add(1);
+        self.settle(lists, batch, head, State::Exceeds, None, now)
+    }
+
     /// Removes a waiter from its list and settles it. Returns the new head if the waiter was the
     /// head.
     pub(super) fn settle(
@@ -336,6 +360,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             let (key, Request { min, .. }) = unsafe { Waiter::asks(waiter) };
             // If the limiter panics, the waiter stays in its list.
             self.not_granted(key, now, min, why);
+            self.front_makes_way(lists, waiter);
         }
         let (waker, next) = self.remove(lists, waiter);
         batch.push(waker);

@@ -21,9 +21,10 @@ use super::admit::Asked;
 use super::serve::RetryOnUnwind;
 use super::{Lists, ROUND, WaitQueue};
 use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::next_try::NextTry;
 use crate::waiting::options::Oversized;
 use crate::waiting::queue_config::{Key, QueueConfig};
-use crate::waiting::wait_list::{NextTry, Request, State, Waiter};
+use crate::waiting::wait_list::{Request, State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
 /// How many keys may pass their turn in one critical section.
@@ -92,45 +93,97 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// Judges the head of a list: if the key's own limit grants as of `at`, the key joins the round.
-    /// Returns why the head cannot be granted, and when to ask again, if that is for another reason
-    /// than the total.
+    /// Judges a list from its head on, first as of `at`: if the own limit of the key grants, the key
+    /// joins the round. Otherwise sets the timer of the head.
+    pub(super) fn judge_list(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        head: NonNull<Waiter<Key<Q>>>,
+        mut at: Timestamp,
+        now: Timestamp,
+    ) {
+        // SAFETY: the head is linked, so it is filled and its request does not change.
+        let (key, _) = unsafe { Waiter::asks(head) };
+        let mut unserved = RetryOnUnwind {
+            pending: &self.pending,
+            bit: Self::bit(key),
+            lists,
+            head,
+            now,
+        };
+        loop {
+            let (lists, head) = (&mut *unserved.lists, unserved.head);
+            // SAFETY: `unserved.head` is linked: it is the head that was passed in, or the next
+            // head that `settle` returned.
+            let (_, Request { deadline, .. }) = unsafe { Waiter::asks(head) };
+            let judged = if batch.is_full() || deadline < at {
+                // The rest is judged when the batch has run; a deadline is left to its timer.
+                Judged::Later(NextTry { at, exact: true })
+            } else {
+                // SAFETY: as before, and `lists` proves that the lock is held.
+                unsafe { self.judge(lists, head, at, now) }
+            };
+            match judged {
+                Judged::Ready => break,
+                Judged::Exceeds => match self.settle_oversized(lists, batch, head, now) {
+                    Some(next) => unserved.head = next,
+                    None => break,
+                },
+                Judged::Later(next_try) => {
+                    if next_try.exact && next_try.at <= now && next_try.at > at {
+                        at = next_try.at.max(self.earliest_as_of(now));
+                        continue;
+                    }
+                    self.set_next_try(lists, head, next_try, now);
+                    break;
+                }
+            }
+        }
+        mem::forget(unserved);
+    }
+
+    /// Judges the head of a list as of `at`.
     ///
     /// # Safety
     ///
     /// The waiter is the head of a list.
-    pub(super) unsafe fn judge(
+    unsafe fn judge(
         &self,
         lists: &mut Lists<Q::Source>,
         head: NonNull<Waiter<Key<Q>>>,
         at: Timestamp,
-    ) -> Option<(Denied, Retry)> {
+        now: Timestamp,
+    ) -> Judged {
         // SAFETY: the head is linked, as the caller guarantees; `lists` proves that the lock is
         // held.
         unsafe {
             let (key, Request { min, .. }) = Waiter::asks(head);
-            let blocked = self.source.blocked_by(key, at, min);
             let is_ready = lists.waits.turn(head).is_some();
-            match blocked {
-                Blocked::OwnLimit(denied @ Denied::ExceedsCapacity { .. }, retry)
-                | Blocked::Total(denied @ Denied::ExceedsCapacity { .. }, retry) => {
+            match self.source.blocked_by(key, at, min) {
+                Blocked::OwnLimit(Denied::ExceedsCapacity { .. }, retry)
+                | Blocked::Total(Denied::ExceedsCapacity { .. }, retry) => {
                     Self::leave_round(lists, head);
-                    Some((denied, retry))
+                    if self.options.oversized == Oversized::Reject {
+                        Judged::Exceeds
+                    } else {
+                        Judged::Later(Self::next_try(retry, at, now))
+                    }
                 }
-                _ if is_ready => {
-                    // It is judged in its turn. Only the front key has the timer of the total.
-                    if !lists.waits.is_front(head) {
+                Blocked::OwnLimit(_, retry) if !is_ready => {
+                    Judged::Later(Self::next_try(retry, at, now))
+                }
+                _ => {
+                    if !is_ready {
+                        lists.waits.join(head, at);
+                        lists.occupied |= ROUND;
+                        self.raise(ROUND);
+                    }
+                    // It is served in its turn. Only the front key has the timer of the total.
+                    if !is_ready || !lists.waits.is_front(head) {
                         lists.wait_for_turn(head);
                     }
-                    None
-                }
-                Blocked::OwnLimit(denied, retry) => Some((denied, retry)),
-                Blocked::No | Blocked::Total(..) => {
-                    lists.waits.join(head, at);
-                    lists.occupied |= ROUND;
-                    self.raise(ROUND);
-                    lists.wait_for_turn(head);
-                    None
+                    Judged::Ready
                 }
             }
         }
@@ -150,8 +203,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let Some((round, front)) = lists.waits.round() else {
             return;
         };
-        let earliest = self.earliest_as_of(now);
-        let mut asks_at = round.asks_as_of(now).max(earliest);
+        let mut as_of = round.asks_as_of(now).max(self.earliest_as_of(now));
         let mut unserved = RetryOnUnwind {
             pending: &self.pending,
             bit: ROUND,
@@ -168,87 +220,120 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             unserved.head = front;
             if batch.is_full() || passes == PASSES {
                 round.next = NextTry {
-                    at: asks_at,
+                    at: as_of,
                     exact: true,
                 };
                 self.pending.add(ROUND);
                 break;
             }
             // SAFETY: the front is the head of a list, and `lists` proves that the lock is held.
-            let (key, request, credit, since) = unsafe {
-                let (key, request) = Waiter::asks(front);
-                let weight = || self.source.weight(key);
-                let credit = lists.waits.begin_turn(front, weight);
-                let since = lists.waits.turn(front).map_or(now, |turn| turn.since);
-                (key, request, credit, since)
-            };
-            if credit < request.room() {
-                passes += 1;
-                lists.waits.pass_turn();
-                // SAFETY: as before.
-                unsafe { lists.wait_for_turn(front) };
-                continue;
+            match unsafe { self.serve_front(lists, batch, front, as_of, now) } {
+                Served::Passed => passes += 1,
+                Served::AsOf(later) => as_of = later,
+                Served::Blocked => break,
             }
-            let at = since.max(asks_at);
-            if request.deadline < at {
-                lists.counts.late = lists.counts.late.wrapping_add(1);
-                self.settle(lists, batch, front, State::Late, None, now);
-                continue;
-            }
-            let denied = match self.take_for(lists, front, Some(credit), at) {
-                Ok(grant) => {
-                    // SAFETY: as before.
-                    unsafe { lists.waits.pay(front, grant.0) };
-                    lists.counts.granted = lists.counts.granted.wrapping_add(1);
-                    self.settle(lists, batch, front, State::Granted, Some(grant), now);
-                    asks_at = at;
-                    continue;
-                }
-                Err(denied) => denied,
-            };
-            if matches!(denied, Denied::ExceedsCapacity { .. })
-                && self.options.oversized == Oversized::Reject
-            {
-                lists.counts.oversized = lists.counts.oversized.wrapping_add(1);
-                self.settle(lists, batch, front, State::Exceeds, None, now);
-                continue;
-            }
-            let next_try = match self.source.blocked_by(key, at, request.min) {
-                Blocked::OwnLimit(_, retry)
-                | Blocked::Total(Denied::ExceedsCapacity { .. }, retry) => {
-                    Self::leave_round(lists, front);
-                    // Judged again if that instant has passed.
-                    let next_try = Self::next_try(retry, at, now);
-                    let delay = self.jitter(lists, now);
-                    // SAFETY: as before.
-                    unsafe {
-                        lists.waits.get(front).set_next_try(next_try);
-                        lists.schedule(front, delay);
-                    }
-                    if next_try.exact && next_try.at <= now {
-                        self.serve(lists, batch, front, next_try.at.max(earliest), now);
-                    }
-                    continue;
-                }
-                Blocked::Total(_, retry) => Self::next_try(retry, at, now),
-                Blocked::No => Self::next_try(Retry::At(at), at, now),
-            };
-            if next_try.exact && next_try.at <= now {
-                asks_at = next_try.at.max(earliest);
-                continue;
-            }
-            let delay = self.jitter(lists, now);
-            if let Some((round, _)) = lists.waits.round() {
-                round.next = next_try;
-            }
-            // SAFETY: as before.
-            unsafe {
-                lists.waits.get(front).set_next_try(next_try);
-                lists.schedule(front, delay);
-            }
-            break;
         }
         mem::forget(unserved);
+    }
+
+    /// Serves the front key of the round: grants the request of its head, ends its turn, or removes
+    /// it from the round. The total is asked as of `as_of`, or of the instant since which the key is
+    /// ready if that is later.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is the head of the front key.
+    unsafe fn serve_front(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        front: NonNull<Waiter<Key<Q>>>,
+        as_of: Timestamp,
+        now: Timestamp,
+    ) -> Served {
+        // SAFETY: the caller guarantees that the waiter is the head of the front key, and `lists`
+        // proves that the lock is held.
+        let (request, credit, since) = unsafe {
+            let (key, request) = Waiter::asks(front);
+            let credit = lists.waits.begin_turn(front, || self.source.weight(key));
+            let since = lists.waits.turn(front).map_or(now, |turn| turn.since);
+            (request, credit, since)
+        };
+        if credit < request.room() {
+            lists.waits.pass_turn();
+            // SAFETY: as before.
+            unsafe { lists.wait_for_turn(front) };
+            return Served::Passed;
+        }
+        let at = since.max(as_of);
+        if request.deadline < at {
+            lists.counts.late = lists.counts.late.wrapping_add(1);
+            self.settle(lists, batch, front, State::Late, None, now);
+            return Served::AsOf(as_of);
+        }
+        match self.take_for(lists, front, Some(credit), at) {
+            Ok(grant) => {
+                // SAFETY: as before.
+                unsafe { lists.waits.pay(front, grant.0) };
+                self.settle_granted(lists, batch, front, grant, now);
+                Served::AsOf(at)
+            }
+            Err(Denied::ExceedsCapacity { .. }) if self.options.oversized == Oversized::Reject => {
+                self.settle_oversized(lists, batch, front, now);
+                Served::AsOf(as_of)
+            }
+            Err(_) => self.deny_front(lists, batch, front, at, as_of, now),
+        }
+    }
+
+    /// Finds out which limit has denied the request of the front key as of `at`. If it is the key's
+    /// own, the key leaves the round; if it is the total, the round waits.
+    fn deny_front(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        front: NonNull<Waiter<Key<Q>>>,
+        at: Timestamp,
+        as_of: Timestamp,
+        now: Timestamp,
+    ) -> Served {
+        let earliest = self.earliest_as_of(now);
+        // SAFETY: the front is linked, so it is filled and its request does not change.
+        let (key, request) = unsafe { Waiter::asks(front) };
+        let next_try = match self.source.blocked_by(key, at, request.min) {
+            Blocked::OwnLimit(_, retry) | Blocked::Total(Denied::ExceedsCapacity { .. }, retry) => {
+                Self::leave_round(lists, front);
+                let next_try = Self::next_try(retry, at, now);
+                self.set_next_try(lists, front, next_try, now);
+                if next_try.exact && next_try.at <= now {
+                    // That instant has passed.
+                    self.serve(lists, batch, front, next_try.at.max(earliest), now);
+                }
+                return Served::AsOf(as_of);
+            }
+            Blocked::Total(_, retry) => Self::next_try(retry, at, now),
+            Blocked::No => Self::next_try(Retry::At(at), at, now),
+        };
+        if next_try.exact && next_try.at <= now {
+            return Served::AsOf(next_try.at.max(earliest));
+        }
+        if let Some((round, _)) = lists.waits.round() {
+            round.next = next_try;
+        }
+        self.set_next_try(lists, front, next_try, now);
+        Served::Blocked
+    }
+
+    /// Notes that a waiter ends without a grant: if it is the front of the round, what it could not
+    /// take may suffice for another key.
+    pub(super) fn front_makes_way(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        waiter: NonNull<Waiter<Key<Q>>>,
+    ) {
+        if Q::Source::HAS_TOTAL && lists.waits.is_front(waiter) {
+            self.pending.add(ROUND);
+        }
     }
 
     /// Removes a key from the round, if it is in it.
@@ -257,6 +342,27 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         unsafe { lists.waits.leave_round(head) };
         lists.note_round();
     }
+}
+
+/// What the judgement of a head has found.
+enum Judged {
+    /// The key is in the round.
+    Ready,
+    /// The request is larger than a limit can hold, and is to be rejected.
+    Exceeds,
+    /// The key's own limit denies until then.
+    Later(NextTry),
+}
+
+/// What has become of the front key.
+enum Served {
+    /// Its turn has ended.
+    Passed,
+    /// A request has ended or the key has left. The round goes on, with the total asked as of this
+    /// instant.
+    AsOf(Timestamp),
+    /// The total denies. The front key has the timer.
+    Blocked,
 }
 
 impl<S: LimiterSource> Lists<S> {

@@ -231,9 +231,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                     return None;
                 }
                 lists.counts.cancelled = lists.counts.cancelled.wrapping_add(1);
-                let was_front = Q::Source::HAS_TOTAL && lists.waits.is_front(waiter);
+                self.front_makes_way(lists, waiter);
                 let (waker, next) = self.remove(lists, waiter);
-                if next.is_some() || was_front {
+                if next.is_some() {
                     // The waiters behind it may fit where it did not.
                     self.pending.add(Self::bit(Waiter::asks(waiter).0));
                 }

@@ -1,0 +1,90 @@
+//! What identifies a wait list, and what a waiter and a queue store for the limit of all keys: see
+//! [`round`](crate::waiting::round).
+//!
+//! A queue of one list has no such limit, and no memory for it.
+
+use core::fmt;
+
+use portcullis_core::Timestamp;
+use portcullis_core::keyed::Address;
+
+use crate::waiting::next_try::NextTry;
+use crate::waiting::ring::{Ring, RingLinks};
+
+/// Identifies a wait list. `W` is the waiter of a list. Only lists with an address can have a limit
+/// for all keys, and memory for it.
+pub trait ListKey: Copy + PartialEq + Send + Sync + fmt::Debug {
+    /// What a waiter stores of its key's turn.
+    type Turn<W>: Slot<Turn<W>>;
+    /// What a queue stores of its round.
+    type Round<W>: Slot<Round<W>>;
+}
+
+impl ListKey for () {
+    type Turn<W> = ();
+    type Round<W> = ();
+}
+
+impl ListKey for Address {
+    type Turn<W> = Option<Turn<W>>;
+    type Round<W> = Option<Round<W>>;
+}
+
+/// A place for a value, or for none.
+pub trait Slot<T> {
+    const EMPTY: Self;
+
+    fn get(&mut self) -> Option<&mut T>;
+
+    fn set(&mut self, value: Option<T>);
+}
+
+impl<T> Slot<T> for () {
+    const EMPTY: Self = ();
+
+    #[inline(always)]
+    fn get(&mut self) -> Option<&mut T> {
+        None
+    }
+
+    #[inline(always)]
+    fn set(&mut self, _: Option<T>) {}
+}
+
+impl<T> Slot<T> for Option<T> {
+    const EMPTY: Self = None;
+
+    #[inline(always)]
+    fn get(&mut self) -> Option<&mut T> {
+        self.as_mut()
+    }
+
+    #[inline(always)]
+    fn set(&mut self, value: Option<T>) {
+        *self = value;
+    }
+}
+
+/// The ring of the heads whose keys wait for the limit of all keys.
+#[derive(Debug)]
+pub(crate) enum InRound {}
+
+/// The turn of a ready key, in the head of its list.
+#[derive(Debug)]
+pub struct Turn<W> {
+    pub(crate) links: RingLinks<W>,
+    /// The permits that the key may still take in this turn.
+    pub(crate) credit: u64,
+    /// Since when the key's own limit grants the head's request.
+    pub(crate) since: Timestamp,
+}
+
+/// The ready keys, at least one.
+#[derive(Debug)]
+pub struct Round<W> {
+    pub(crate) ring: Ring<W, InRound>,
+    /// Whether the front key has begun its turn.
+    pub(crate) is_open: bool,
+    /// When to ask the total again. Exact and in the past if the total has not denied.
+    pub(crate) next: NextTry,
+}
