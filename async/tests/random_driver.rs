@@ -24,6 +24,8 @@
 
 #[path = "random_driver/chance.rs"]
 mod chance;
+#[path = "random_driver/fairness.rs"]
+mod fairness;
 #[path = "random_driver/parts.rs"]
 mod parts;
 #[path = "random_driver/subject.rs"]
@@ -44,7 +46,7 @@ use world::{Config, Seen, run};
 type Run = fn(Config) -> Result<Seen, String>;
 
 /// The queues that are driven, by name.
-const KINDS: [(&str, Run); 12] = [
+const KINDS: [(&str, Run); 13] = [
     ("permits", |config| run(Line1::<Plain>::new, config)),
     ("bucket", |config| run(Line1::<Bucket>::new, config)),
     ("window", |config| run(Line1::<Window>::new, config)),
@@ -71,7 +73,10 @@ const KINDS: [(&str, Run); 12] = [
         run(Line1::<Tallied<AllOf<(Bucket, Plain)>>>::new, config)
     }),
     ("permits-by-key-and-total", |config| {
-        run(WithinTotal::new, config)
+        run(WithinTotal::<Plain>::new, config)
+    }),
+    ("permits-by-key-and-total-rate", |config| {
+        run(WithinTotal::<Bucket>::new, config)
     }),
 ];
 
@@ -170,7 +175,7 @@ fn queues_around_permits() {
 
 #[test]
 fn queues_of_keys_with_a_total() {
-    drive_all(&["permits-by-key-and-total"]);
+    drive_all(&["permits-by-key-and-total", "permits-by-key-and-total-rate"]);
 }
 
 #[test]

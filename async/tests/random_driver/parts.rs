@@ -15,6 +15,7 @@ use portcullis_core::queue::{PassedOn, QueueLimiter};
 use portcullis_core::{Clock, Denied, Limiter, LimiterExt, Retry, Timestamp};
 
 use crate::chance::{self, Site, fail, moment, strike};
+use crate::fairness;
 
 /// A lock for one thread that plays several contexts.
 pub(crate) struct Single;
@@ -528,8 +529,12 @@ impl<L: Limiter> Limiter for Spy<L> {
         strike(Site::LimiterTakes);
         let answer = self.limiter().decide(ask);
         match answer {
-            Answer::Granted(_) if n > 0 => self.ledger().admit(now.as_nanos(), n.into()),
-            Answer::Granted(_) => {}
+            Answer::Granted(_) => {
+                fairness::granted(n);
+                if n > 0 {
+                    self.ledger().admit(now.as_nanos(), n.into());
+                }
+            }
             // Another context may release in between.
             _ => moment(),
         }

@@ -15,6 +15,7 @@ use portcullis_core::counts::{Counts, Tally};
 use portcullis_core::keyed::{
     Address, ConcurrencyRules, KeyHash, Line, TableKey, TokenBucketRules, WithTotal,
 };
+use portcullis_core::limiter::{Answer, Ask, Back, Hints, Reading, Returned};
 use portcullis_core::queue::{Keys, QueueKeys, QueueLimiter};
 use portcullis_core::{
     AllOf, Concurrency, Counted, Denied, FixedWindow, Keyed, Lease, Limiter, LimiterExt, Rate,
@@ -22,6 +23,7 @@ use portcullis_core::{
 };
 
 use crate::chance::{below, one_in};
+use crate::fairness::{self, Fairness};
 use crate::parts::{Part, Promise, Sim, Single, Spy, Told};
 
 pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
@@ -129,7 +131,19 @@ pub(crate) trait Subject: 'static {
     fn is_drained(&self) -> bool;
     /// For each limiter to which permits are released, the held permits; by key.
     fn held(&self, key: usize) -> Vec<u64>;
-    /// The held permits of the limit for all keys, if there is one.
+    /// Whether there is a limit for all keys.
+    fn has_total(&self) -> bool {
+        false
+    }
+    /// The fairness of the keys, if a key that has waiters is always ready.
+    fn fairness(&self, _most: u64) -> Option<Fairness> {
+        None
+    }
+    /// The grants by key since the last call, in their order.
+    fn grants_by_key(&self) -> Vec<(usize, u32)> {
+        vec![]
+    }
+    /// The held permits of the limit for all keys, if it is a limit of held permits.
     fn held_in_total(&self) -> Option<u64> {
         None
     }
@@ -380,17 +394,42 @@ pub(crate) struct Read(
 );
 
 impl Keys for Read {
-    type Limiter<'t> =
-        TableKey<&'t Keyed<ConcurrencyRules, Box<[Line]>, BuildHasherDefault<DefaultHasher>>>;
+    type Limiter<'t> = Named<'t>;
 
-    fn limiter_at<'t>(&'t self, address: &'t Address) -> Self::Limiter<'t> {
-        TableKey::at(&self.0, *address)
+    fn limiter_at<'t>(&'t self, address: &'t Address) -> Named<'t> {
+        Named(TableKey::at(&self.0, *address))
     }
     fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> KeyHash {
         self.0.hash_of(key)
     }
     fn locate(&self, hash: KeyHash) -> Address {
         self.0.locate(hash)
+    }
+}
+
+/// The limiter of a key, which notes that it is asked.
+pub(crate) struct Named<'t>(
+    TableKey<&'t Keyed<ConcurrencyRules, Box<[Line]>, BuildHasherDefault<DefaultHasher>>>,
+);
+
+impl Limiter for Named<'_> {
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        if !ask.is_look() {
+            fairness::asks(self.0.address());
+        }
+        self.0.decide(ask)
+    }
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        self.0.give_back(back)
+    }
+    fn read(&self, read: portcullis_core::limiter::Read) -> Reading {
+        self.0.read(read)
+    }
+    fn retry(&self, denied: Denied) -> Retry {
+        self.0.retry(denied)
+    }
+    fn hints(&self) -> Hints {
+        self.0.hints()
     }
 }
 
@@ -402,27 +441,46 @@ impl QueueKeys for Read {
     }
 }
 
-type Totals = Counted<WithTotal<Read, Plain>>;
-type HeldTotals = Arc<KeyedQueue<Totals, Sim, Single, Told>>;
+type Weights = Box<dyn Fn(&Address) -> u32 + Send + Sync>;
+type Totals<L> = Counted<WithTotal<Read, L, Weights>>;
+type HeldTotals<L> = Arc<KeyedQueue<Totals<L>, Sim, Single, Told>>;
 
 /// A wait list for each key, and a limit for all keys.
-pub(crate) struct WithinTotal {
-    queue: HeldTotals,
+pub(crate) struct WithinTotal<L: Limits> {
+    queue: HeldTotals<L>,
     table: Read,
-    total: Plain,
+    total: L,
+    parts: Vec<Box<dyn Part>>,
     keys: Vec<u64>,
+    weights: Vec<u64>,
     limit: u64,
 }
 
-impl WithinTotal {
+impl<L: Limits> WithinTotal<L> {
     pub(crate) fn new(settings: &Settings) -> Self {
-        // Often more for each key than in total.
-        let limit = [1 + below(4), 20][crate::chance::index(2)];
+        // If it is large, a key that waits is ready.
+        let limit = [1 + below(4), ALWAYS_READY][crate::chance::index(2)];
         let rules = ConcurrencyRules::new(limit as u32);
         let table = Keyed::new(rules, Line::for_keys(1_000), BuildHasherDefault::default());
         let table = Arc::new(table);
-        let total = Plain::new(Concurrency::new(1 + below(14) as u32), Promise::Held);
-        let both = WithTotal::new(Read(Arc::clone(&table)), total.clone());
+        let total = L::draw();
+        let keys: Vec<_> = (0..=below(6)).map(|_| below(u64::MAX)).collect();
+        let are_equal = one_in(2);
+        let weights: Vec<_> = keys
+            .iter()
+            .map(|_| if are_equal { 1 } else { 1 + below(4) })
+            .collect();
+        let weight_of: Vec<_> = keys
+            .iter()
+            .zip(&weights)
+            .map(|(key, weight)| (table.key(key).address(), *weight as u32))
+            .collect();
+        let weight = move |address: &Address| {
+            let found = weight_of.iter().find(|(key, _)| key == address);
+            found.map_or(1, |(_, weight)| *weight)
+        };
+        let both = WithTotal::new(Read(Arc::clone(&table)), total.clone())
+            .with_weights(Box::new(weight) as Weights);
         let queue = KeyedQueue::with_lock(
             Counted::new(both),
             Sim::default(),
@@ -436,13 +494,15 @@ impl WithinTotal {
         Self {
             queue: Arc::new(queue),
             table: Read(table),
+            parts: total.parts(),
             total,
-            keys: (0..=below(6)).map(|_| below(u64::MAX)).collect(),
+            keys,
+            weights,
             limit,
         }
     }
 
-    fn key(&self, key: usize) -> QueueKey<HeldTotals> {
+    fn key(&self, key: usize) -> QueueKey<HeldTotals<L>> {
         QueueKey::new(Arc::clone(&self.queue), &self.keys[key])
     }
 
@@ -452,8 +512,8 @@ impl WithinTotal {
     }
 }
 
-impl Subject for WithinTotal {
-    type Lease = Lease<QueueKey<HeldTotals>>;
+impl<L: Limits> Subject for WithinTotal<L> {
+    type Lease = Lease<QueueKey<HeldTotals<L>>>;
 
     fn keys(&self) -> usize {
         self.keys.len()
@@ -514,34 +574,61 @@ impl Subject for WithinTotal {
     fn references(&self) -> usize {
         Arc::strong_count(&self.queue)
     }
-    fn grants(&self, key: usize, _: u64, n: u32) -> bool {
-        let now = Timestamp::from_nanos(self.clock().time());
-        self.free_of(key).min(self.total.available_at(now)) >= u64::from(n.max(1))
+    fn grants(&self, key: usize, now: u64, n: u32) -> bool {
+        let total = self.total.peek_at(Timestamp::from_nanos(now), n);
+        self.free_of(key) >= u64::from(n.max(1)) && total.is_ok()
     }
-    /// Whether the key at the front of the round, whichever it is, has its permits: then this one
-    /// is served as well.
-    fn is_free(&self, key: usize, _: u64, n: u32) -> bool {
-        let n = u64::from(n.max(1));
-        let (capacity, held) = (self.total.capacity(), LimiterExt::held(&self.total));
-        self.free_of(key) >= n && n <= capacity && capacity - held >= capacity.min(MOST)
+    /// Whether the key at the front of the round, whichever it is, has its permits: then no key
+    /// sleeps.
+    fn is_free(&self, key: usize, now: u64, n: u32) -> bool {
+        self.free_at(key, now, n) == Some(now)
     }
     fn free_at(&self, key: usize, now: u64, n: u32) -> Option<u64> {
-        self.is_free(key, now, n).then_some(now)
+        let (n, capacity) = (u64::from(n.max(1)), self.total.capacity());
+        if self.free_of(key) < n || n > capacity {
+            return None;
+        }
+        let enough = capacity.min(MOST) as u32;
+        let denied = self.total.peek_at(Timestamp::from_nanos(now), enough);
+        denied.map_or_else(
+            |denied| match self.total.retry(denied) {
+                Retry::At(at) => Some(at.as_nanos()),
+                _ => None,
+            },
+            |()| Some(now),
+        )
     }
     fn capacity(&self, _: usize) -> u64 {
         self.limit.min(self.total.capacity())
     }
     fn is_drained(&self) -> bool {
-        LimiterExt::held(&self.total) == 0
+        (0..self.keys.len()).all(|key| self.free_of(key) == self.limit)
     }
     fn held(&self, key: usize) -> Vec<u64> {
         vec![self.limit - self.free_of(key)]
     }
+    fn has_total(&self) -> bool {
+        true
+    }
     fn held_in_total(&self) -> Option<u64> {
-        Some(LimiterExt::held(&self.total))
+        self.parts.iter().find_map(|part| part.held())
+    }
+    fn fairness(&self, most: u64) -> Option<Fairness> {
+        (self.limit == ALWAYS_READY).then(|| Fairness::new(self.weights.clone(), most))
+    }
+    fn grants_by_key(&self) -> Vec<(usize, u32)> {
+        let place = |address| {
+            let is_it = |key: &u64| self.table.0.key(key).address() == address;
+            self.keys
+                .iter()
+                .position(is_it)
+                .expect("a key of the queue")
+        };
+        let grants = fairness::grants().into_iter();
+        grants.map(|(key, n)| (place(key), n)).collect()
     }
     fn net(&self) -> Vec<u64> {
-        vec![]
+        self.parts.iter().filter_map(|part| part.net()).collect()
     }
     fn takes(&self) -> u64 {
         0
@@ -550,6 +637,9 @@ impl Subject for WithinTotal {
         vec![]
     }
 }
+
+/// Permits for each key that suffice for all requests.
+const ALWAYS_READY: u64 = 1_000_000;
 
 /// The most permits of a request: see `Config::most`.
 const MOST: u64 = 6;

@@ -14,6 +14,7 @@ use portcullis_core::Denied;
 use portcullis_core::counts::Total;
 
 use crate::chance::{self, Meddles, Site, below, fail, index, one_in};
+use crate::fairness::Fairness;
 use crate::parts::{Owner, Sim, Token, Told, Wakes, call, token_of, waker};
 use crate::subject::{Boxed, BoxedRequest, Leased, Line1, Plain, Settings, Subject};
 
@@ -299,6 +300,8 @@ pub(crate) struct Seen {
     pub(crate) doubled: u64,
     pub(crate) meddled: u64,
     pub(crate) fired: u64,
+    /// Of two keys that wait for a limit of all keys, in parts of its bound.
+    pub(crate) largest_lead: f64,
 }
 
 impl Seen {
@@ -315,6 +318,7 @@ impl Seen {
         self.doubled += other.doubled;
         self.meddled += other.meddled;
         self.fired += other.fired;
+        self.largest_lead = self.largest_lead.max(other.largest_lead);
     }
 }
 
@@ -372,6 +376,9 @@ pub(crate) struct World<S: Subject> {
     tally: Cell<Tally>,
     ended: Cell<Ended>,
     seen: Cell<Seen>,
+    /// How far the keys are apart, and the waits and their keys at the start of the step.
+    fairness: RefCell<Option<Fairness>>,
+    waited: RefCell<Vec<(u64, usize)>>,
     trace: RefCell<VecDeque<Line>>,
 }
 
@@ -414,6 +421,8 @@ pub(crate) fn run<S: Subject>(
 ) -> Result<Seen, String> {
     let subject = make(&config.settings);
     let keys = subject.keys();
+    let fairness = subject.fairness(config.most.into());
+    drop(subject.grants_by_key());
     let world = Rc::new(World {
         subject,
         config,
@@ -446,6 +455,8 @@ pub(crate) fn run<S: Subject>(
         tally: Cell::default(),
         ended: Cell::default(),
         seen: Cell::default(),
+        fairness: RefCell::new(fairness),
+        waited: RefCell::default(),
         trace: RefCell::default(),
     });
     let mut on = On(world, false);
@@ -498,6 +509,36 @@ impl<S: Subject> World<S> {
         self.released.set(false);
         // A pending release is seen in this step, or in a later one.
         self.gave_back.set(self.later.get() > 0);
+        *self.waited.borrow_mut() = self.waiting().collect();
+    }
+
+    /// The waits that are not settled, and their keys.
+    fn waiting(&self) -> impl Iterator<Item = (u64, usize)> {
+        let waits = self.waits.borrow();
+        let waiting = waits.iter().filter(|wait| wait.phase == Phase::Waiting);
+        let waiting: Vec<_> = waiting.map(|wait| (wait.id, wait.key)).collect();
+        waiting.into_iter()
+    }
+
+    /// No key is before another by more than the bound, over any span of steps in which both wait.
+    fn is_fair(&self) {
+        let grants = self.subject.grants_by_key();
+        let mut fairness = self.fairness.borrow_mut();
+        // After a panic, or within another call, a key may be judged later.
+        if self.seen.get().panics > 0 || self.seen.get().meddled > 0 {
+            *fairness = None;
+        }
+        let Some(fairness) = &mut *fairness else {
+            return;
+        };
+        let before = self.waited.borrow();
+        let mut is_ready = vec![false; self.subject.keys()];
+        for (_, key) in self.waiting().filter(|wait| before.contains(wait)) {
+            is_ready[key] = true;
+        }
+        fairness.step(&grants, &is_ready);
+        let largest = fairness.largest;
+        self.saw(|seen| seen.largest_lead = seen.largest_lead.max(largest));
     }
 
     /// Checks the invariants after a step.
@@ -521,6 +562,7 @@ impl<S: Subject> World<S> {
         }
         self.conserved();
         self.adds_up();
+        self.is_fair();
         self.stands_still();
         self.gone();
         self.report()
@@ -960,7 +1002,7 @@ impl<S: Subject> World<S> {
         }
         // A wait that enters and drives the queue at once may be granted in its first poll. So may
         // one whose key joins another that was alone and has had its turn.
-        let is_alone = self.subject.held_in_total().is_none()
+        let is_alone = !self.subject.has_total()
             && chance::depth() == 0
             && !chance::has_meddled()
             && !chance::has_struck()
@@ -1331,8 +1373,7 @@ impl<S: Subject> World<S> {
                 && !self.closed.get()
                 && (self.config.settings.order == Order::NewestFirst || !waited_for);
             // Keys that wait for a limit of all keys come before the try of another key.
-            let may_wait =
-                self.subject.held_in_total().is_some() && !self.waits.borrow().is_empty();
+            let may_wait = self.subject.has_total() && !self.waits.borrow().is_empty();
             if outcome.is_ok() != may && !(may && may_wait) {
                 fail(format!(
                     "a try is {:?}; free: {free}, waited for: {waited_for}",
@@ -1817,6 +1858,8 @@ impl<S: Subject> World<S> {
                     && now == newest
                     && self.changed_in.get() != self.step.get()
                     && self.closed_in.get() != self.step.get()
+                    // Another key may be served before it.
+                    && !self.subject.has_total()
                     // A late refund may fill a bucket as of its time.
                     && !self.gave_back.get()
                     && self.struck.get() == 0
