@@ -63,8 +63,7 @@ impl Fairness {
             }
         }
         for &(key, n) in grants {
-            // A request for no permits is served as one for one.
-            let n = i64::from(n.max(1));
+            let n = i64::from(n);
             for other in keys.clone() {
                 let weights = (self.weights[key], self.weights[other]);
                 // G(i) / w(i) - G(j) / w(j) <= 1 + (N - 1) / w(i) + (N - 1) / w(j)

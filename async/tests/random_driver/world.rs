@@ -14,7 +14,7 @@ use portcullis_core::Denied;
 use portcullis_core::counts::Total;
 
 use crate::chance::{self, Meddles, Site, below, fail, index, one_in};
-use crate::fairness::Fairness;
+use crate::fairness::{Fairness, grants};
 use crate::parts::{Owner, Sim, Token, Told, Wakes, call, token_of, waker};
 use crate::subject::{Boxed, BoxedRequest, Leased, Line1, Plain, Settings, Subject};
 
@@ -422,7 +422,8 @@ pub(crate) fn run<S: Subject>(
     let subject = make(&config.settings);
     let keys = subject.keys();
     let fairness = subject.fairness(config.most.into());
-    drop(subject.grants_by_key());
+    // Those of the run before.
+    drop(grants());
     let world = Rc::new(World {
         subject,
         config,
@@ -531,6 +532,9 @@ impl<S: Subject> World<S> {
         let Some(fairness) = &mut *fairness else {
             return;
         };
+        for &(key, n) in &grants {
+            self.note("total grants: key, permits", key as u64, n.into(), 0);
+        }
         let before = self.waited.borrow();
         let mut is_ready = vec![false; self.subject.keys()];
         for (_, key) in self.waiting().filter(|wait| before.contains(wait)) {
@@ -751,7 +755,12 @@ impl<S: Subject> World<S> {
             below(u64::from(self.config.most) + 1) as u32,
             below(9) as u32,
         );
-        let min = if one_in(3) { a } else { a.max(1) };
+        // A request for none has a turn of its own, and no limit tells of it.
+        let min = if one_in(3) && self.fairness.borrow().is_none() {
+            a
+        } else {
+            a.max(1)
+        };
         let max = if one_in(4) { b } else { min };
         let until = (self.config.deadlines && one_in(2)).then(|| {
             self.time() + [0, 5, 40, 300, 2_000][index(5)] * MILLI + below(2) * below(MILLI)
@@ -2019,6 +2028,13 @@ impl<S: Subject> World<S> {
         let advanced = self.advanced.get();
         let mut due = u64::MAX;
         let mut waiting = 0;
+        // A new wait goes behind those of other keys, for which an alarm may be late.
+        let is_behind = self.subject.has_total()
+            && self.waits.borrow().iter().any(|wait| {
+                let predicted = wait.predicted.filter(|at| *at <= self.clock().newest());
+                wait.phase == Phase::Waiting
+                    && predicted.is_some_and(|predicted| advanced.is_none() || predicted > now)
+            });
         for key in 0..self.subject.keys() {
             let heads = self.heads(key);
             for (place, wait) in self.waits.borrow_mut().iter_mut().enumerate() {
@@ -2032,7 +2048,7 @@ impl<S: Subject> World<S> {
             }
             let mut free = !heads.is_empty();
             // Of several, any may be the head.
-            let mut foreseen = false;
+            let mut foreseen = is_behind;
             let mut line = 0;
             for &place in &heads {
                 let mut waits = self.waits.borrow_mut();
