@@ -60,15 +60,20 @@ use crate::waiting::wait_queue::{HasWaitQueue, WaitQueue};
 /// holds nothing. The keys that wait for the total alone take turns (deficit round robin), in
 /// proportion to their weights:
 ///
-/// - Of two keys that wait for the total throughout a span of time, neither is granted more than its
-///   share by more than one turn and the largest request of each, less a permit. So with weights of
-///   1 and requests for one permit, the numbers of their grants differ by 1 at most.
+/// - Of two keys that wait for the total throughout a span of time, neither is granted more than
+///   its share by more than one turn and the largest request of each, less a permit: with the
+///   weights `w(i)` and `w(j)`, the permits granted `G(i)` and `G(j)`, and the largest requests
+///   `N(i)` and `N(j)`, `G(i) / w(i) - G(j) / w(j)` is at most
+///   `1 + (N(i) - 1) / w(i) + (N(j) - 1) / w(j)`. So with weights of 1 and requests for one permit,
+///   the numbers of their grants differ by 1 at most. Proof: in each turn a key is granted its
+///   weight, and what is left of it because it does not suffice for a request, less than `N`, goes
+///   to its next turn. Between two turns of one key, each other one has a turn.
 /// - A request for `n` permits of a key with the weight `w` is granted before any other key has had
 ///   more than `n / w` turns, rounded up, since the key began to wait for the total.
 /// - A key whose own limit denies takes no turn, and delays no other key. It comes back at the end
 ///   of the round.
-/// - In [newest-first order](crate::Order::NewestFirst) the keys take turns as well; each key then serves
-///   its newest request.
+/// - In [newest-first order](crate::Order::NewestFirst) the keys take turns as well; each key then
+///   serves its newest request.
 /// - A request for a range of permits ([`Acquire::up_to`]) takes no more than the rest of its turn
 ///   while other keys wait.
 ///

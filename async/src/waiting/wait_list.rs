@@ -233,8 +233,8 @@ unsafe impl<K: ListKey> RingNode<Heads> for Waiter<K> {
     }
 }
 
-// SAFETY: `links` is within the field `round`, which is set before the waiter enters the ring of ready
-// keys and cleared after it has left, and is not moved in between.
+// SAFETY: `links` is within the field `round`, which is set before the waiter enters the ring of
+// ready keys and cleared after it has left, and is not moved in between.
 unsafe impl<K: ListKey> RingNode<InRound> for Waiter<K> {
     #[inline(always)]
     fn links(head: NonNull<Self>) -> NonNull<RingLinks<Self>> {

@@ -752,9 +752,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         batch.resume();
     }
 
-    /// Returns the bits of a key in `gate` and `pending`: that of its shard, and if there is a limit
-    /// for all keys, that of the round. A request of the key sets them before it asks the limiter,
-    /// and a release of the key reads them after it has returned permits.
+    /// Returns the bits of a key in `gate` and `pending`: that of its shard, and if there is a
+    /// limit for all keys, that of the round. A request of the key sets them before it asks the
+    /// limiter, and a release of the key reads them after it has returned permits.
     fn bit(key: Key<Q>) -> usize {
         1 << Q::Source::shard(key) | Self::ROUND_BIT
     }

@@ -260,8 +260,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// Takes on behalf of the head of a list, as of `at`. Takes at most `credit` permits, if that is
-    /// given: at least what the request needs.
+    /// Takes on behalf of the head of a list, as of `at`. Takes at most `credit` permits, if that
+    /// is given: at least what the request needs.
     pub(super) fn take_for(
         &self,
         lists: &mut Lists<Q::Source>,
@@ -282,8 +282,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         Ok(grant)
     }
 
-    /// Returns when to ask a limiter again that denied as of `at` and answers `retry`. The result is
-    /// later than `at`.
+    /// Returns when to ask a limiter again that denied as of `at` and answers `retry`. The result
+    /// is later than `at`.
     pub(super) fn next_try(retry: Retry, at: Timestamp, now: Timestamp) -> NextTry {
         match retry {
             Retry::At(later) if later > at => NextTry {

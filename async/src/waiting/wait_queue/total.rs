@@ -93,8 +93,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// Judges a list from its head on, first as of `at`: if the own limit of the key grants, the key
-    /// joins the round. Otherwise sets the timer of the head.
+    /// Judges a list from its head on, first as of `at`: if the own limit of the key grants, the
+    /// key joins the round. Otherwise sets the timer of the head.
     pub(super) fn judge_list(
         &self,
         lists: &mut Lists<Q::Source>,
@@ -237,8 +237,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 
     /// Serves the front key of the round: grants the request of its head, ends its turn, or removes
-    /// it from the round. The total is asked as of `as_of`, or of the instant since which the key is
-    /// ready if that is later.
+    /// it from the round. The total is asked as of `as_of`, or of the instant since which the key
+    /// is ready if that is later.
     ///
     /// # Safety
     ///
