@@ -83,6 +83,9 @@ impl<W> Round<W> {
     }
 }
 
+/// A round, and the head of its front key.
+pub(crate) type WithFront<'l, K> = (&'l mut Round<Waiter<K>>, NonNull<Waiter<K>>);
+
 impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
     /// Returns whether no key waits for the total.
     #[inline(always)]
@@ -91,7 +94,7 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
     }
 
     /// Returns the round, and the head of its front key.
-    pub(crate) fn round(&mut self) -> Option<(&mut Round<Waiter<K>>, NonNull<Waiter<K>>)> {
+    pub(crate) fn round(&mut self) -> Option<WithFront<'_, K>> {
         let round = self.round.get()?;
         let front = round.ring.iter().next()?;
         Some((round, front))
