@@ -8,10 +8,11 @@ use portcullis_core::keyed::Address;
 
 use crate::chance::fail;
 
+/// The key whose limiter was asked last, and the grants of the total since they were taken.
+type Asked = (Option<Address>, Vec<(Address, u32)>);
+
 thread_local! {
-    /// The key whose limiter was asked last, and the grants of the total since they were taken.
-    static ASKED: RefCell<(Option<Address>, Vec<(Address, u32)>)> =
-        const { RefCell::new((None, Vec::new())) };
+    static ASKED: RefCell<Asked> = const { RefCell::new((None, Vec::new())) };
 }
 
 /// A request of a key is put to its own limiter.
@@ -31,24 +32,24 @@ pub(crate) fn grants() -> Vec<(Address, u32)> {
 
 /// How far each key is before each other one.
 pub(crate) struct Fairness {
-    weights: Vec<u64>,
+    weights: Vec<i64>,
     /// The most permits of a request.
-    most: u64,
+    most: i64,
     /// For the keys `i` and `j`: since both are ready, the grants of `i` times the weight of `j`,
     /// less the reverse; and the smallest such difference so far.
     leads: Vec<Vec<Option<(i64, i64)>>>,
-    /// The largest lead, in parts of the bound of its keys.
-    pub(crate) largest: f64,
+    /// The largest lead, in per cent of the bound of its keys.
+    pub(crate) largest: i64,
 }
 
 impl Fairness {
-    pub(crate) fn new(weights: Vec<u64>, most: u64) -> Self {
+    pub(crate) fn new(weights: &[u32], most: u32) -> Self {
         let leads = vec![vec![None; weights.len()]; weights.len()];
         Self {
-            weights,
-            most: most.max(1),
+            weights: weights.iter().copied().map(i64::from).collect(),
+            most: i64::from(most.max(1)),
             leads,
-            largest: 0.0,
+            largest: 0,
         }
     }
 
@@ -69,17 +70,17 @@ impl Fairness {
                 // G(i) / w(i) - G(j) / w(j) <= 1 + (N - 1) / w(i) + (N - 1) / w(j)
                 let bound = weights.0 * weights.1 + (self.most - 1) * (weights.0 + weights.1);
                 if let Some((lead, least)) = &mut self.leads[key][other] {
-                    *lead += n * weights.1 as i64;
+                    *lead += n * weights.1;
                     let ahead = *lead - *least;
-                    self.largest = self.largest.max(ahead as f64 / bound as f64);
-                    if ahead > bound as i64 {
+                    self.largest = self.largest.max(ahead * 100 / bound);
+                    if ahead > bound {
                         fail(format!(
                             "key {key} is {ahead} before key {other}, of at most {bound}"
                         ));
                     }
                 }
                 if let Some((lead, least)) = &mut self.leads[other][key] {
-                    *lead -= n * weights.1 as i64;
+                    *lead -= n * weights.1;
                     *least = (*least).min(*lead);
                 }
             }

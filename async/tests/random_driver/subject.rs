@@ -136,7 +136,7 @@ pub(crate) trait Subject: 'static {
         false
     }
     /// The fairness of the keys, if a key that has waiters is always ready.
-    fn fairness(&self, _most: u64) -> Option<Fairness> {
+    fn fairness(&self, _most: u32) -> Option<Fairness> {
         None
     }
     /// The grants by key since the last call, in their order.
@@ -389,9 +389,7 @@ impl<L: Limits> Subject for Line1<L> {
 }
 
 /// A table that the driver reads as well.
-pub(crate) struct Read(
-    Arc<Keyed<ConcurrencyRules, Box<[Line]>, BuildHasherDefault<DefaultHasher>>>,
-);
+pub(crate) struct Read(Arc<Places>);
 
 impl Keys for Read {
     type Limiter<'t> = Named<'t>;
@@ -408,9 +406,9 @@ impl Keys for Read {
 }
 
 /// The limiter of a key, which notes that it is asked.
-pub(crate) struct Named<'t>(
-    TableKey<&'t Keyed<ConcurrencyRules, Box<[Line]>, BuildHasherDefault<DefaultHasher>>>,
-);
+pub(crate) struct Named<'t>(TableKey<&'t Places>);
+
+type Places = Keyed<ConcurrencyRules, Box<[Line]>, BuildHasherDefault<DefaultHasher>>;
 
 impl Limiter for Named<'_> {
     fn decide(&self, ask: Ask<'_>) -> Answer {
@@ -452,7 +450,7 @@ pub(crate) struct WithinTotal<L: Limits> {
     total: L,
     parts: Vec<Box<dyn Part>>,
     keys: Vec<u64>,
-    weights: Vec<u64>,
+    weights: Vec<u32>,
     limit: u64,
 }
 
@@ -468,12 +466,12 @@ impl<L: Limits> WithinTotal<L> {
         let are_equal = one_in(2);
         let weights: Vec<_> = keys
             .iter()
-            .map(|_| if are_equal { 1 } else { 1 + below(4) })
+            .map(|_| if are_equal { 1 } else { 1 + below(4) as u32 })
             .collect();
         let weight_of: Vec<_> = keys
             .iter()
             .zip(&weights)
-            .map(|(key, weight)| (table.key(key).address(), *weight as u32))
+            .map(|(key, weight)| (table.key(key).address(), *weight))
             .collect();
         let weight = move |address: &Address| {
             let found = weight_of.iter().find(|(key, _)| key == address);
@@ -613,8 +611,8 @@ impl<L: Limits> Subject for WithinTotal<L> {
     fn held_in_total(&self) -> Option<u64> {
         self.parts.iter().find_map(|part| part.held())
     }
-    fn fairness(&self, most: u64) -> Option<Fairness> {
-        (self.limit == ALWAYS_READY).then(|| Fairness::new(self.weights.clone(), most))
+    fn fairness(&self, most: u32) -> Option<Fairness> {
+        (self.limit == ALWAYS_READY).then(|| Fairness::new(&self.weights, most))
     }
     fn grants_by_key(&self) -> Vec<(usize, u32)> {
         let place = |address| {

@@ -300,8 +300,8 @@ pub(crate) struct Seen {
     pub(crate) doubled: u64,
     pub(crate) meddled: u64,
     pub(crate) fired: u64,
-    /// Of two keys that wait for a limit of all keys, in parts of its bound.
-    pub(crate) largest_lead: f64,
+    /// Of two keys that wait for a limit of all keys, in per cent of its bound.
+    pub(crate) largest_lead: i64,
 }
 
 impl Seen {
@@ -421,7 +421,7 @@ pub(crate) fn run<S: Subject>(
 ) -> Result<Seen, String> {
     let subject = make(&config.settings);
     let keys = subject.keys();
-    let fairness = subject.fairness(config.most.into());
+    let fairness = subject.fairness(config.most);
     // Those of the run before.
     drop(grants());
     let world = Rc::new(World {
