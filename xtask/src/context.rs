@@ -9,6 +9,13 @@ use crate::command::Words;
 use crate::debian;
 use crate::files;
 
+/// The option that makes `bench-check` and `firmware-cost` write new baselines, and `house` write
+/// shorter lists.
+pub(crate) const BLESS: &str = "--bless";
+
+/// The option before the parts of paths and descriptions that `weaken` looks for.
+pub(crate) const ONLY: &str = "--only=";
+
 /// The environment of the steps, and how they start other programs.
 pub(crate) struct Context {
     pub(crate) root: PathBuf,
@@ -31,6 +38,13 @@ impl Context {
             bless,
             only,
         }
+    }
+
+    /// Returns the options with which another process gets the same context.
+    pub(crate) fn flags(&self) -> Vec<String> {
+        let bless = self.bless.then(|| BLESS.to_owned());
+        let only = (!self.only.is_empty()).then(|| format!("{ONLY}{}", self.only));
+        bless.into_iter().chain(only).collect()
     }
 
     /// Returns a folder in the target directory.

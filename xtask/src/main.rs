@@ -43,6 +43,7 @@ mod programs;
 mod readme;
 mod report;
 mod resolved;
+mod runner;
 mod rust_text;
 mod screenshot;
 mod semver;
@@ -58,29 +59,26 @@ mod width;
 use std::process::ExitCode;
 
 use crate::checks::{STEPS, Step, TASKS};
-use crate::context::Context;
-
-/// The option that makes `bench-check` and `firmware-cost` write new baselines, and `house` write
-/// shorter lists.
-const BLESS: &str = "--bless";
-
-/// The option before the parts of paths and descriptions that `weaken` looks for.
-const ONLY: &str = "--only=";
+use crate::context::{BLESS, Context, ONLY};
+use crate::runner::PART;
 
 fn main() -> ExitCode {
     let (flags, names): (Vec<_>, Vec<_>) = std::env::args()
         .skip(1)
-        .partition(|name| name == BLESS || name.starts_with(ONLY));
+        .partition(|name| name == BLESS || name.starts_with(ONLY) || name.starts_with(PART));
     let bless = flags.iter().any(|flag| flag == BLESS);
-    let only = flags.iter().find_map(|flag| flag.strip_prefix(ONLY));
+    let value = |option: &str| flags.iter().find_map(|flag| flag.strip_prefix(option));
     if names.is_empty() || names.iter().any(|name| name == "--help" || name == "-h") {
         print_help();
         return ExitCode::SUCCESS;
     }
     match chosen(&names) {
         Ok(steps) => {
-            let context = Context::new(bless, only.unwrap_or_default().to_owned());
-            report::run(&context, &steps)
+            let context = Context::new(bless, value(ONLY).unwrap_or_default().to_owned());
+            match value(PART) {
+                Some(file) => runner::run_part(&context, &steps, file),
+                None => runner::run(&context, &steps),
+            }
         }
         Err(message) => {
             eprintln!("{message}");

@@ -1,176 +1,210 @@
-use core::time::Duration;
-use std::env;
-use std::fs::{self, File};
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::Instant;
+//! How steps ended: one table, one total, and what the steps that failed printed.
 
-use crate::checks::Step;
-use crate::context::Context;
-use crate::programs;
-use crate::setup;
+use core::fmt::Write;
+use core::time::Duration;
 
 /// How a step ended.
-enum Outcome {
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
     Passed(String),
     Failed(String),
     NotRun(String),
 }
 
-/// The number of steps from which two run at a time.
-const MANY: usize = 6;
-
-/// The variable with which a process runs its steps in turn.
-const BESIDE: &str = "PORTCULLIS_BESIDE";
-
-/// Runs `steps`, and prints one line per step and a total. Of many steps, those that run beside
-/// others have a process of their own.
-pub(crate) fn run(context: &Context, steps: &[&Step]) -> ExitCode {
-    let (beside, here): (Vec<&Step>, Vec<_>) = steps.iter().partition(|step| step.beside);
-    let divided = steps.len() >= MANY && env::var_os(BESIDE).is_none();
-    if !divided || beside.is_empty() || here.is_empty() {
-        return run_in_turn(context, steps);
-    }
-    // One process at a time can install packages.
-    for part in beside.iter().filter_map(|step| step.needs) {
-        _ = setup::ensure(context, part);
-    }
-    match Beside::start(context, &beside) {
-        Ok(beside) => {
-            let own = run_in_turn(context, &here);
-            if beside.end() { own } else { ExitCode::FAILURE }
+impl Outcome {
+    /// Returns a word for the table, and the remark.
+    pub(crate) fn words(&self) -> (&'static str, &str) {
+        match self {
+            Self::Passed(remark) => ("passed", remark),
+            Self::Failed(remark) => ("FAILED", remark),
+            Self::NotRun(remark) => ("not run", remark),
         }
-        Err(_) => run_in_turn(context, steps),
+    }
+
+    /// Returns the outcome with these [words](Self::words).
+    pub(crate) fn from_words(word: &str, remark: String) -> Option<Self> {
+        Some(match word {
+            "passed" => Self::Passed(remark),
+            "FAILED" => Self::Failed(remark),
+            "not run" => Self::NotRun(remark),
+            _ => return None,
+        })
     }
 }
 
-/// Steps that run in a process of their own. Their output goes to a file.
-struct Beside {
-    process: Child,
-    output: PathBuf,
+/// A step that has ended.
+pub(crate) struct Ended {
+    pub(crate) name: &'static str,
+    pub(crate) outcome: Outcome,
+    pub(crate) took: Duration,
+    /// Processor time, in seconds.
+    pub(crate) work: u64,
 }
 
-impl Beside {
-    fn start(context: &Context, steps: &[&Step]) -> std::io::Result<Self> {
-        let output = context.target_dir("beside.log");
-        output.parent().map_or(Ok(()), fs::create_dir_all)?;
-        let file = File::create(&output)?;
-        let names: Vec<_> = steps.iter().map(|step| step.name).collect();
-        println!(
-            "beside the other steps, with the output at the end: {}",
-            names.join(", ")
-        );
-        let mut command = Command::new(env::current_exe()?);
-        // The variable keeps the process from dividing its steps again.
-        command.args(names).env(BESIDE, "1").stdin(Stdio::null());
-        command.stdout(file.try_clone()?).stderr(file);
-        let process = command.spawn()?;
-        Ok(Self { process, output })
-    }
-
-    /// Waits for the process, prints its output, and returns whether all steps passed.
-    fn end(mut self) -> bool {
-        let passed = self.process.wait().is_ok_and(|status| status.success());
-        let printed = fs::read(&self.output).unwrap_or_default();
-        println!("\n{}", String::from_utf8_lossy(&printed));
-        passed
+impl Ended {
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.outcome, Outcome::Failed(_))
     }
 }
 
-fn run_in_turn(context: &Context, steps: &[&Step]) -> ExitCode {
-    let mut outcomes = Vec::new();
-    let disk = little_disk(context, steps);
-    print!("{disk}");
-    for step in steps {
-        println!("\n=== {}: {}", step.name, step.about);
-        let (begun, worked) = (Instant::now(), processor_seconds());
-        let outcome = run_one(context, step);
-        if let Outcome::Failed(why) | Outcome::NotRun(why) = &outcome {
-            println!("{}: {why}", step.name);
-        }
-        let work = processor_seconds() - worked;
-        outcomes.push((step.name, outcome, begun.elapsed(), work));
-    }
-    println!();
-    let (mut passed, mut failed) = (0, 0);
-    for (name, outcome, took, work) in &outcomes {
-        let (word, remark) = match outcome {
-            Outcome::Passed(remark) => ("passed", remark),
-            Outcome::Failed(remark) => ("FAILED", remark),
-            Outcome::NotRun(remark) => ("not run", remark),
-        };
-        match outcome {
-            Outcome::Passed(_) => passed += 1,
-            Outcome::Failed(_) => failed += 1,
-            Outcome::NotRun(_) => {}
-        }
-        let took = seconds(*took);
-        let line = format!("{name:12} {word:8} {took:>6} {work:>6} s of work  {remark}");
-        println!("{}", line.trim_end());
-    }
-    println!("{passed} passed, {failed} failed");
-    if failed > 0 {
-        print!("{disk}");
-    }
-    if failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
-}
-
-/// What all steps of `test` write in a fresh clone, in GB.
-const DISK: u64 = 12;
-
-/// Returns a line if the disk may be too small for many steps. Compilers do not always say so.
-fn little_disk(context: &Context, steps: &[&Step]) -> String {
-    let root = context.root.to_string_lossy();
-    let table = programs::output("df", &["-P", "-k", &root]).unwrap_or_default();
-    let kilobytes = table
-        .lines()
-        .nth(1)
-        .and_then(|line| line.split_whitespace().nth(3));
-    match kilobytes.and_then(|free| free.parse::<u64>().ok()) {
-        Some(free) if steps.len() >= MANY && free < DISK * 1_000_000 => format!(
-            "note: {} GB of disk are free; in a fresh clone, all steps write {DISK} GB\n",
-            free / 1_000_000
-        ),
-        _ => String::new(),
-    }
-}
-
-fn run_one(context: &Context, step: &Step) -> Outcome {
-    if let Some(missing) = step
-        .needs
-        .and_then(|part| setup::ensure(context, part).err())
+/// Returns the table of all steps and a total. Then, for each step that failed, an excerpt of what
+/// it printed, and the names of these steps: the end of a log says what is wrong.
+pub(crate) fn summary(steps: &[Ended], printed: impl Fn(&'static str) -> Option<String>) -> String {
+    let mut text = String::from("\n");
+    for Ended {
+        name,
+        outcome,
+        took,
+        work,
+    } in steps
     {
-        return if context.ci {
-            Outcome::Failed(missing)
-        } else {
-            Outcome::NotRun(missing)
-        };
+        let (word, remark) = outcome.words();
+        let took = format!("{:.0} s", took.as_secs_f64().ceil());
+        let remark = remark.lines().next().unwrap_or_default();
+        let line = format!("{name:15} {word:8} {took:>6} {work:>6} s of work  {remark}");
+        text.extend([line.trim_end(), "\n"]);
     }
-    match (step.run)(context) {
-        Ok(remark) => Outcome::Passed(remark),
-        Err(why) => Outcome::Failed(why),
+    let is_passed = |step: &&Ended| matches!(step.outcome, Outcome::Passed(_));
+    let passed = steps.iter().filter(is_passed).count();
+    let failed: Vec<_> = steps.iter().filter(|step| step.has_failed()).collect();
+    let work: u64 = steps.iter().map(|step| step.work).sum();
+    _ = writeln!(
+        text,
+        "{passed} passed, {} failed, {work} s of work",
+        failed.len()
+    );
+    let mut has_excerpt = false;
+    for step in &failed {
+        if let Some(printed) = printed(step.name) {
+            let (_, why) = step.outcome.words();
+            _ = write!(
+                text,
+                "\n=== {} FAILED: {why}\n{}",
+                step.name,
+                excerpt(&printed)
+            );
+            has_excerpt = true;
+        }
     }
+    if has_excerpt {
+        let names: Vec<_> = failed.iter().map(|step| step.name).collect();
+        _ = writeln!(text, "\nfailed: {}", names.join(", "));
+    }
+    text
 }
 
-/// Returns the processor time of this process and of all programs that it has waited for, in
-/// seconds. Unlike the time that a step takes, it hardly depends on what else the machine does. 0
-/// where the system does not say it.
-fn processor_seconds() -> u64 {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the program is in parentheses, and may have blanks.
-    let fields = stat.rsplit(')').next().unwrap_or_default();
-    let times = fields.split_whitespace().skip(11).take(4);
-    // Linux counts in hundredths of a second for programs, whatever its own clock is.
-    times
-        .filter_map(|ticks| ticks.parse::<u64>().ok())
-        .sum::<u64>()
-        / 100
+/// The number of lines of an excerpt.
+const LINES: usize = 40;
+
+/// The number of lines at the end of what a step printed that an excerpt always has.
+const LAST: usize = 12;
+
+/// Returns the lines that say what is wrong, and the last ones. Tests that pass can print much
+/// after those that failed.
+fn excerpt(printed: &str) -> String {
+    let lines: Vec<_> = printed.lines().collect();
+    let last = lines.len().saturating_sub(LAST);
+    let mut chosen: Vec<usize> = (0..last).filter(|&at| tells(&lines, at)).collect();
+    // Of too many, the first are the causes of others, and the last name the tests.
+    if let Some(surplus @ 1..) = chosen.len().checked_sub(LINES - LAST) {
+        let first = (LINES - LAST) / 2;
+        chosen.drain(first..first + surplus);
+    }
+    chosen.extend(last..lines.len());
+    let mut text = String::new();
+    let mut next = 0;
+    for at in chosen {
+        if at > next {
+            text.push_str("...\n");
+        }
+        text.extend([lines[at], "\n"]);
+        next = at + 1;
+    }
+    text
 }
 
-fn seconds(took: Duration) -> String {
-    format!("{:.0} s", took.as_secs_f64().ceil())
+/// Whether a line, or one just before it, begins an error message.
+fn tells(lines: &[&str], at: usize) -> bool {
+    // The message of a panic, and the place of an error of the compiler, are below.
+    let followed = |line: &&str| {
+        let begins = |word: &&str| line.starts_with(word);
+        line.contains("panicked at ") || ["error", "warning", "Diff in "].iter().any(begins)
+    };
+    lines[at].ends_with("FAILED") || lines[at.saturating_sub(2)..=at].iter().any(followed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(name: &'static str, outcome: Outcome, work: u64) -> Ended {
+        Ended {
+            name,
+            outcome,
+            took: Duration::from_secs(2),
+            work,
+        }
+    }
+
+    #[test]
+    fn a_run_ends_with_one_total_and_what_failed() {
+        let steps = [
+            ended("fmt", Outcome::Passed(String::new()), 1),
+            ended("tests", Outcome::Failed("1 failed".to_owned()), 20),
+            ended("loom", Outcome::Passed("7 tests".to_owned()), 300),
+            ended("book", Outcome::NotRun("missing: mdBook".to_owned()), 0),
+        ];
+        let printed = |name| (name == "tests").then(|| "test a ... FAILED\n".to_owned());
+        let expected = "
+fmt             passed      2 s      1 s of work
+tests           FAILED      2 s     20 s of work  1 failed
+loom            passed      2 s    300 s of work  7 tests
+book            not run     2 s      0 s of work  missing: mdBook
+2 passed, 1 failed, 321 s of work
+
+=== tests FAILED: 1 failed
+test a ... FAILED
+
+failed: tests
+";
+        assert_eq!(summary(&steps, printed), expected);
+    }
+
+    #[test]
+    fn a_run_without_failures_ends_with_its_total() {
+        let steps = [ended("fmt", Outcome::Passed(String::new()), 1)];
+        let all = summary(&steps, |_| Some("never shown".to_owned()));
+        assert_eq!(all.lines().last(), Some("1 passed, 0 failed, 1 s of work"));
+    }
+
+    #[test]
+    fn an_excerpt_has_the_panic_and_the_failed_test_before_many_that_passed() {
+        let passed = "test b ... ok\n".repeat(1_000);
+        let printed = format!(
+            "test a ... FAILED\n{passed}thread 'a' panicked at tests/a.rs:1:2:\nleft: 1\nright: 2\n{passed}"
+        );
+        let shown = excerpt(&printed);
+        let begin = "test a ... FAILED\n...\nthread 'a' panicked at tests/a.rs:1:2:\nleft: 1\nright: 2\n...\ntest b ... ok\n";
+        assert!(shown.starts_with(begin), "{shown}");
+        assert_eq!(shown.matches("test b").count(), LAST);
+    }
+
+    #[test]
+    fn an_excerpt_is_short_and_has_the_first_and_the_last_errors() {
+        let errors: String = (0..500).map(|i| format!("error: {i}\n")).collect();
+        let shown = excerpt(&errors);
+        assert_eq!(shown.matches("error").count(), LINES);
+        assert!(shown.starts_with("error: 0\n"), "{shown}");
+        assert!(shown.ends_with("error: 499\n"), "{shown}");
+    }
+
+    #[test]
+    fn an_outcome_is_read_as_it_was_written() {
+        for outcome in [Outcome::Passed, Outcome::Failed, Outcome::NotRun] {
+            let outcome = outcome("why".to_owned());
+            let (word, remark) = outcome.words();
+            assert_eq!(Outcome::from_words(word, remark.to_owned()), Some(outcome));
+        }
+        assert_eq!(Outcome::from_words("", String::new()), None);
+    }
 }
