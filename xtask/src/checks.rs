@@ -80,8 +80,8 @@ pub(crate) const TASKS: &[Task] = &[
         name: "test",
         about: "all checks that a change must pass: all steps except those of quick and \
             those for a release",
-        steps: "lint package tests examples core-tests doc-tests readme book loom explore hot-paths no-std \
-                firmware embedded firmware-cost bench-check",
+        steps: "lint package tests examples core-tests doc-tests readme book loom explore bench-check \
+                hot-paths no-std firmware embedded firmware-cost",
     },
     Task {
         name: "lint",
@@ -161,7 +161,8 @@ pub(crate) const STEPS: &[Step] = &[
         "core-tests",
         "the core's tests and examples, optimised, with overflow checks",
         core_tests,
-    ),
+    )
+    .beside(),
     step("doc-tests", "the examples in the documentation", doc_tests),
     step(
         "readme",
@@ -179,14 +180,24 @@ pub(crate) const STEPS: &[Step] = &[
         "loom",
         "the models of every atomic algorithm, in loom",
         loom,
-    ),
+    )
+    .beside(),
     step(
         "explore",
         "the core pre-empted at every atomic access and at every instruction, and \
             late refunds, compared with every order and with exact arithmetic; every \
             run of processes that share memory, die and are replaced",
         explore,
-    ),
+    )
+    .beside(),
+    step(
+        "bench-check",
+        "no hot path takes over 2 % more instructions than its baseline, with the \
+            same compiler",
+        bench_check::check,
+    )
+    .needs(Part::Callgrind)
+    .beside(),
     step(
         "hot-paths",
         "the machine code of the hot paths: number of atomic writes, no division, \
@@ -225,14 +236,6 @@ pub(crate) const STEPS: &[Step] = &[
         firmware_cost::check,
     )
     .needs(Part::Firmware)
-    .beside(),
-    step(
-        "bench-check",
-        "no hot path takes over 2 % more instructions than its baseline, with the \
-            same compiler",
-        bench_check::check,
-    )
-    .needs(Part::Callgrind)
     .beside(),
     step(
         "semver",

@@ -53,10 +53,19 @@ pub(crate) fn run_tests(command: &mut Command) -> Check {
     let status = child
         .wait()
         .map_err(|error| format!("waiting for cargo test: {error}"))?;
-    let Counted { passed, failed } = counted;
+    let Counted {
+        passed,
+        failed,
+        apart,
+        ..
+    } = counted;
     match (status.success(), passed) {
         (false, _) => Err(format!(
             "cargo test ended with {status}: {passed} tests passed, {failed} failed"
+        )),
+        (true, _) if !apart.is_empty() => Err(format!(
+            "the examples of {} compile one by one: together they do not compile",
+            apart.join(", ")
         )),
         (true, 0) => Err("no test was run".to_owned()),
         (true, _) => Ok(format!("{passed} tests")),
@@ -68,11 +77,43 @@ pub(crate) fn run_tests(command: &mut Command) -> Check {
 struct Counted {
     passed: u64,
     failed: u64,
+    /// The last library whose examples were run.
+    library: String,
+    /// The libraries whose examples were compiled one by one.
+    apart: Vec<String>,
 }
 
+/// From this time on, in seconds, examples that were compiled one by one are worth a failure.
+const LONG: f64 = 10.0;
+
+/// The examples of a library, compiled as one program, run in a small part of the time that the
+/// compiler takes. If they do not compile together, the documentation tool says nothing, and
+/// compiles each alone.
+const TIMES: f64 = 10.0;
+
 impl Counted {
-    /// Adds a line like `test result: ok. 3 passed; 0 failed; 0 ignored; ...`.
+    /// Adds a line like `test result: ok. 3 passed; 0 failed; 0 ignored; ...`, or one like `all
+    /// doctests ran in 1.20s; merged doctests compilation took 1.09s`.
     fn add(&mut self, line: &str) {
+        if let Some((_, rest)) = line.split_once("all doctests ran in ") {
+            let mut seconds = rest.split([' ', ';']).filter_map(|word| {
+                let number = word.trim_end().strip_suffix('s')?;
+                number.parse::<f64>().ok()
+            });
+            if let (Some(all), Some(compiled)) = (seconds.next(), seconds.next())
+                && all > LONG
+                && all > compiled * TIMES
+            {
+                self.apart.push(self.library.clone());
+            }
+        }
+        // `test policy/src/rule.rs - rule::Rule (line 12) ... ok`
+        if let Some((file, _)) = line.strip_prefix("test ").and_then(|l| l.split_once(" - ")) {
+            file.split('/')
+                .next()
+                .unwrap_or_default()
+                .clone_into(&mut self.library);
+        }
         let Some((_, result)) = line.split_once("test result: ") else {
             return;
         };
@@ -130,8 +171,21 @@ mod tests {
             counted,
             Counted {
                 passed: 15,
-                failed: 2
+                failed: 2,
+                ..Counted::default()
             }
         );
+    }
+
+    #[test]
+    fn examples_that_do_not_compile_as_one_program_are_noticed() {
+        let mut counted = Counted::default();
+        counted.add("test core/src/lib.rs - (line 8) ... ok");
+        counted.add("all doctests ran in 18.50s; merged doctests compilation took 15.91s");
+        counted.add("all doctests ran in 0.06s; merged doctests compilation took 0.00s");
+        assert_eq!(counted.apart, [""; 0]);
+        counted.add("test policy/src/conditions.rs - conditions::ConditionError (line 497) ... ok");
+        counted.add("all doctests ran in 87.18s; merged doctests compilation took 0.43s");
+        assert_eq!(counted.apart, ["policy"]);
     }
 }

@@ -65,7 +65,8 @@ pub(crate) fn check(context: &Context) -> Check {
     let mut cargo = context.cargo();
     cargo.current_dir(&folder);
     cargo.words("check --workspace --all-features --all-targets --target-dir");
-    command::run(cargo.arg(folder.join("build")))?;
+    // Where the other steps have checked what the packages depend on.
+    command::run(cargo.arg(context.target_dir("")))?;
     let names: Vec<_> = packages.iter().map(|package| &*package.name).collect();
     Ok(names.join(", "))
 }
