@@ -13,6 +13,8 @@
 mod allocations;
 mod crowd;
 mod everyday;
+#[path = "../support/machine.rs"]
+mod machine;
 #[path = "../support/random.rs"]
 mod random;
 mod rate;

@@ -13,6 +13,7 @@ use std::thread;
 use portcullis_async::{Acquire, Rejected};
 use portcullis_core::{Clock, Rate, TokenBucket};
 
+use crate::machine::Machine;
 use crate::runtime::{Pool, Runtime, Simulation, Smol, Tokio};
 use crate::{Noise, attended, start, until, within};
 
@@ -38,7 +39,8 @@ async fn burst_of_30<R: Runtime>(runtime: &R) {
         until(|| came() > place as usize).await;
     }
     let waiters = queue.counts().waiters;
-    if queue.clock().now().saturating_since(begin) < EVERY {
+    let is_in_time = queue.clock().now().saturating_since(begin) < EVERY;
+    if is_in_time {
         assert_eq!((served.lock().unwrap().len(), waiters), (5, 25));
         assert!(matches!(
             queue.acquire(1).await,
@@ -74,7 +76,8 @@ async fn burst_of_30<R: Runtime>(runtime: &R) {
         "{last:?}"
     );
     let counts = queue.counts();
-    assert_eq!((counts.granted, counts.waiters, counts.permits), (25, 0, 0));
+    assert_eq!((counts.waiters, counts.permits), (0, 0));
+    assert!(counts.granted == 25 || !is_in_time && counts.granted < 25);
 }
 
 /// On all runtimes at once.
@@ -104,8 +107,8 @@ const RATE: u32 = if cfg!(debug_assertions) {
 const LENGTH: Duration = Duration::from_secs(2);
 
 /// The permits that tasks take one by one, per second, as a fraction of the rate; and how much the
-/// machine's lateness may have cost.
-fn speed<R: Runtime>(runtime: &R, burst: u32, tasks: u32) -> (f64, f64) {
+/// machine's lateness may have cost, and other programs.
+fn speed<R: Runtime>(runtime: &R, burst: u32, tasks: u32) -> (f64, f64, f64) {
     let queue = attended(
         runtime,
         TokenBucket::new(Rate::per_second(RATE), burst.into()),
@@ -135,9 +138,11 @@ fn speed<R: Runtime>(runtime: &R, burst: u32, tasks: u32) -> (f64, f64) {
                 return (before, count);
             }
         };
+        let machine = Machine::now();
         let (noise, begin) = (Noise::listen(), read());
         pause(LENGTH).await;
         let (end, noise) = (read(), noise.end());
+        let others = Machine::share_of_others(machine);
         over.store(true, Ordering::Relaxed);
         let waiters = f64::from(tasks.len() as u32);
         for task in tasks {
@@ -155,23 +160,26 @@ fn speed<R: Runtime>(runtime: &R, burst: u32, tasks: u32) -> (f64, f64) {
         (
             f64::from(end.1.wrapping_sub(begin.1)) / time / f64::from(RATE),
             late.as_secs_f64() / time,
+            others,
         )
     })
 }
 
 /// Never above the bound, and at least once in five times not below the fraction `least` of the
-/// rate. On a machine that is too busy for that, less by its lateness: the timer, the tasks and the
-/// measuring thread are late at different times.
+/// rate. On a machine that is too busy for that, less by its lateness, and by the share of other
+/// programs: the timer, the tasks and the measuring thread are late at different times.
 fn is_held<R: Runtime>(runtime: R, tasks: u32, least: f64) {
     within(Duration::from_mins(2), move || {
         for burst in [1, 1_000] {
             let mut best = 0.0_f64;
             for _ in 0..5 {
-                let (part, late) = speed(&runtime, burst, tasks);
+                let (part, late, others) = speed(&runtime, burst, tasks);
                 println!(
-                    "burst {burst}, {tasks} tasks: {:.2} % of {RATE} a second; late for {:.2} %",
+                    "burst {burst}, {tasks} tasks: {:.2} % of {RATE} a second; late for {:.2} %; \
+                     others use {:.0} %",
                     part * 100.0,
-                    late * 100.0
+                    late * 100.0,
+                    others * 100.0
                 );
                 // What the burst and the slack may bring forward.
                 let more = (f64::from(burst) / f64::from(RATE) + 0.01) / LENGTH.as_secs_f64();
@@ -180,7 +188,7 @@ fn is_held<R: Runtime>(runtime: R, tasks: u32, least: f64) {
                     best = 1.0;
                     break;
                 }
-                best = best.max(part + 3.0 * late);
+                best = best.max(part + 3.0 * late + others);
             }
             assert!(
                 best >= least,
