@@ -4,8 +4,8 @@
 //!
 //! Delays of a busy machine are not the adapter's. So a transfer can catch up on those of half a
 //! second. A time that is too long is measured again, up to twice, and counts only if the machine
-//! could have moved the bytes: without a limit, it needs less than half of the time, and the time is
-//! longer than the share of other programs explains. A time that is too short is never excused.
+//! could have moved the bytes: without a limit, it needs less than half of the time, and the share
+//! of other programs does not explain the rest. A time that is too short is never excused.
 #![cfg(all(feature = "tokio", feature = "async-io", feature = "futures-io"))]
 
 use core::future::Future;

@@ -5,7 +5,7 @@
 //! files are empty:
 //!
 //! ```text
-//! RUSTFLAGS="--cfg portcullis_loom" cargo test -p portcullis-loom --release
+//! RUSTFLAGS="--cfg portcullis_loom" cargo test -p portcullis-loom --profile models
 //! ```
 //!
 //! Each model is explored exhaustively up to a bound of pre-emptions: `PREEMPTIONS`, or the value

@@ -442,7 +442,7 @@ fn quick_loom(context: &Context) -> Check {
 }
 
 fn models(context: &Context) -> Command {
-    let mut cargo = context.cargo_test("--release --package portcullis-loom --target-dir");
+    let mut cargo = context.cargo_test("--profile models --package portcullis-loom --target-dir");
     cargo.arg(context.target_dir("loom"));
     cargo.env("RUSTFLAGS", "--cfg portcullis_loom");
     cargo

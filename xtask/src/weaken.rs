@@ -196,7 +196,7 @@ const SUITES: [Suite; 14] = [
     suite(
         "loom",
         include_str!("../mutants/loom.txt"),
-        "--release --package portcullis-loom",
+        "--profile models --package portcullis-loom",
     )
     .with("--cfg portcullis_loom"),
 ];
