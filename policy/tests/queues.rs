@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
 
 use portcullis_async::TokioTimer;
 use portcullis_core::{Clock, MonotonicClock, Retry, Timestamp};
@@ -778,7 +779,7 @@ fn changes_under_load_lose_no_wait_and_no_permit() {
         // On a machine with other load, more changes give the threads the time that they need.
         for change in 1.. {
             let is_enough = granted.load(SeqCst) > 200 && waited.load(SeqCst) > 100;
-            let is_over = threads.iter().any(|thread| thread.is_finished());
+            let is_over = threads.iter().any(ScopedJoinHandle::is_finished);
             if is_over || change >= 150 && is_enough {
                 break;
             }

@@ -204,7 +204,8 @@ pub(crate) fn fuzz(context: &Context) -> Check {
         let mut fuzzer = Command::new(program);
         fuzzer.arg(format!("-max_total_time={seconds}"));
         fuzzer.words("-timeout=30 -rss_limit_mb=4096 -max_len=4096");
-        fuzzer.words("-verbosity=0 -print_final_stats=1");
+        // To print new functions takes more time than to call them.
+        fuzzer.words("-verbosity=0 -print_funcs=0 -print_final_stats=1");
         fuzzer.arg(format!("-artifact_prefix={}/{name}-", failed.display()));
         fuzzer.arg(&found).arg(corpora.join(name));
         if command::run(&mut fuzzer).is_err() {
