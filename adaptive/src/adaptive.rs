@@ -17,7 +17,7 @@
 use crate::controller::{Controller, Decision, Phase};
 use crate::controllers::knee::Knee;
 use crate::outcome::Outcome;
-use crate::recorder::{Recorded, Recorder};
+use crate::recorder::{Due, Recorded, Recorder};
 use crate::sync::atomic::AtomicU32;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::turn::{Turn, Turns};
@@ -35,8 +35,9 @@ use portcullis_core::{Concurrency, Denied, Limiter, Retry, SettingsError, Timest
 /// The limit is never above the ceiling and never below the floor.
 ///
 /// **Cost.** A request costs what it costs a [`Concurrency`] limit. A denial adds 1 to a count. The
-/// end of a request adds 1 to another count, and writes a sample. One in about 30 ends closes a
-/// window, which takes some microseconds. Nothing locks, waits or allocates.
+/// end of a request adds 1 to another count, and writes a sample; while more than about 500,000 end
+/// each second, only one in so many does. One in about 30 ends, and at most one each 0.5 ms, closes
+/// a window, which takes some microseconds. Nothing locks, waits or allocates.
 ///
 /// **Time** is an argument, in any unit that the caller's clock counts as nanoseconds.
 ///
@@ -58,11 +59,35 @@ use portcullis_core::{Concurrency, Denied, Limiter, Retry, SettingsError, Timest
 pub struct Adaptive<C = Knee> {
     limiter: Concurrency,
     recorder: Recorder,
-    controller: Turns<C>,
+    controller: Turns<Timed<C>>,
     told: Told,
     floor: u32,
     ceiling: u32,
     enforces: bool,
+}
+
+/// A controller, and its time.
+#[derive(Clone, Copy, Debug)]
+struct Timed<C> {
+    controller: C,
+    clock: Steady,
+}
+
+/// A clock that never moves back, whatever the callers' clock does: a step of that clock counts as
+/// no time if it is backward, and once if it is forward.
+#[derive(Clone, Copy, Debug)]
+struct Steady {
+    seconds: f64,
+    last: Option<u64>,
+}
+
+impl Steady {
+    fn at(&mut self, now: Timestamp) -> f64 {
+        let now = now.as_nanos();
+        let since = self.last.replace(now).unwrap_or(0);
+        self.seconds += precise(now.saturating_sub(since)) / 1e9;
+        self.seconds
+    }
 }
 
 /// What was decided last. Numbers that are read together may be of two decisions.
@@ -153,16 +178,19 @@ impl<C: Controller> Adaptive<C> {
         taken.map(|_| ())
     }
 
-    /// Returns `n` permits, and records that they were held from `since` to `now`.
+    /// Records a request that has returned its permits, or has `own` of them still.
     #[inline]
-    pub(crate) fn end(&self, since: Timestamp, now: Timestamp, n: u32, outcome: Outcome) {
-        self.limiter.release(n);
-        if outcome == Outcome::Ignored {
+    pub(crate) fn record(&self, since: Timestamp, now: Timestamp, own: u32, outcome: Outcome) {
+        if self.recorder.leaves_out() {
+            return;
+        }
+        // An end before its beginning: the clock was set back, and how long it took is not known.
+        if outcome == Outcome::Ignored || now < since {
             self.recorder.pass();
             return;
         }
         let latency = now.saturating_since(since).as_secs_f32();
-        let in_flight = self.limiter.in_use();
+        let in_flight = self.limiter.in_use().saturating_sub(own);
         if self.recorder.end(now, latency, in_flight, outcome) == Recorded::Due {
             self.close(now);
         }
@@ -171,7 +199,7 @@ impl<C: Controller> Adaptive<C> {
     /// Closes the window, if it is due and no other thread is about to.
     #[cold]
     fn close(&self, now: Timestamp) {
-        if self.recorder.due(now).is_none() {
+        if matches!(self.recorder.due(now), Due::Nothing) {
             return;
         }
         let seconds = now.as_nanos() / 1_000_000_000;
@@ -181,28 +209,31 @@ impl<C: Controller> Adaptive<C> {
         self.decide(now, turn);
     }
 
-    fn decide(&self, now: Timestamp, mut turn: Turn<'_, C>) {
-        // Another thread may have closed the window before the claim.
-        let Some(span) = self.recorder.due(now) else {
-            return;
-        };
+    fn decide(&self, now: Timestamp, mut turn: Turn<'_, Timed<C>>) {
         let in_flight = self.limiter.in_use();
+        // Another thread may have closed the window before the claim.
+        let span = match self.recorder.due(now) {
+            Due::Nothing => return,
+            Due::Begin(tag) => return self.recorder.begin_anew(tag, now, in_flight),
+            Due::Close(span) => span,
+        };
         let old = self.limit();
-        let clock = precise(now.as_nanos()) / 1e9;
-        let window = Window::new(&self.recorder, span, clock, in_flight, old);
-        let decision = turn.change(|controller| {
-            let mut next = controller.clone();
+        let decision = turn.change(|timed| {
+            let clock = timed.clock.at(now);
+            let window = Window::new(&self.recorder, span, clock, in_flight, old);
+            let mut next = timed.controller.clone();
             let decision = next.decide(&window);
-            *controller = next;
+            timed.controller = next;
             decision
         });
         let age = micros(decision.seconds);
         if decision.wait {
-            self.recorder.extend(decision.samples, age);
+            self.recorder.extend(span, decision.samples, age);
             return;
         }
         let limit = decision.limit.clamp(self.floor, self.ceiling);
-        if limit != old && self.enforces {
+        // Not compared with what was told: a closer may have died in between.
+        if self.enforces && limit != self.limiter.limit() {
             // Refused only above the ceiling, which fits.
             let _ = self.limiter.set_limit(limit);
         }
@@ -356,14 +387,27 @@ impl<C: Controller> AdaptiveBuilder<C> {
             });
         }
         let _ceiling_fits = Concurrency::builder(self.ceiling).build()?;
-        let second = self.controller.clone();
+        let clock = Steady {
+            seconds: 0.0,
+            last: None,
+        };
+        let second = Timed {
+            controller: self.controller.clone(),
+            clock,
+        };
         let first = self.controller.begin(self.initial);
         let limit = first.limit.clamp(self.floor, self.ceiling);
         let held = if self.enforces { limit } else { self.ceiling };
         Ok(Adaptive {
             limiter: Concurrency::builder(held).build()?,
             recorder: Recorder::new(limit.min(20), first.samples, micros(first.seconds)),
-            controller: Turns::new(self.controller, second),
+            controller: Turns::new(
+                Timed {
+                    controller: self.controller,
+                    clock,
+                },
+                second,
+            ),
             told: Told {
                 limit: AtomicU32::new(limit),
                 phase: AtomicU32::new(Phase::Starting as u32),
@@ -393,6 +437,7 @@ where
     limit: P,
     since: Timestamp,
     permits: u32,
+    told: bool,
 }
 
 impl<P, C> Held<P, C>
@@ -412,15 +457,32 @@ where
             limit,
             since: now,
             permits: n,
+            told: false,
         })
     }
 
-    /// Returns the permits at `now`, and tells how the request ended.
+    /// Returns the permits at `now`, and tells how the request ended, unless [`tell_at`](Self::tell_at)
+    /// has.
     #[inline]
     pub fn end_at(mut self, now: Timestamp, outcome: Outcome) {
+        self.end(now, outcome);
+    }
+
+    /// Tells at `now` how the request ended, and keeps the permits: for a service whose answer is
+    /// known before its work is done, such as the head of a response. Only the first call tells.
+    #[inline]
+    pub fn tell_at(&mut self, now: Timestamp, outcome: Outcome) {
+        if !core::mem::replace(&mut self.told, true) {
+            self.limit.record(self.since, now, self.permits, outcome);
+        }
+    }
+
+    #[inline]
+    fn end(&mut self, now: Timestamp, outcome: Outcome) {
         let permits = core::mem::take(&mut self.permits);
         if permits > 0 {
-            self.limit.end(self.since, now, permits, outcome);
+            self.limit.limiter.release(permits);
+            self.tell_at(now, outcome);
         }
     }
 
@@ -442,10 +504,7 @@ where
 {
     #[inline]
     fn drop(&mut self) {
-        if self.permits > 0 {
-            let since = self.since;
-            self.limit.end(since, since, self.permits, Outcome::Ignored);
-        }
+        self.end(self.since, Outcome::Ignored);
     }
 }
 

@@ -42,9 +42,10 @@ pub struct Decision {
     /// The limit from now on. An [`Adaptive`](crate::Adaptive) limit keeps it between its floor and
     /// its ceiling.
     pub limit: u32,
-    /// How many requests must end before the next window closes; at least 2.
+    /// How many requests must be recorded before the next window closes; at least 2.
     pub samples: u32,
-    /// How many seconds the next window must last.
+    /// How many seconds the next window must last; at least 0.0005, at most 4,294. A window of 4,194,304 requests is
+    /// closed before.
     pub seconds: f64,
     /// Whether the window stays open, until it has `samples` and `seconds` in all.
     pub wait: bool,

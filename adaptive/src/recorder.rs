@@ -11,7 +11,10 @@
 //! sample   latency, f32 of seconds;   tag | outcome | in flight after it (22 bits)
 //! ```
 //!
-//! A lease that ends adds 1 to the cursor. That gives it the tag of the window and its own number
+//! Many ends are decimated: while more than about half a million end each second, one in a power of
+//! two is recorded, and stands for all. The others add 1 to a count, and nothing else.
+//!
+//! A lease that is recorded adds 1 to the cursor. That gives it the tag of the window and its own number
 //! in it, for itself alone. It then writes its sample into the slot of that number. The lease with
 //! number 0 writes when the window began. The closer of a window moves the cursor to the next tag
 //! in one swap, so each lease counts in one window exactly.
@@ -19,6 +22,11 @@
 //! Invariant: a sample that is read has the window's tag, so it was written by a lease that ended
 //! in it (or 256 windows ago, by a thread that slept in between). Samples that are late, or whose
 //! two halves are of two leases, change an estimate by one sample. No permit depends on them.
+//!
+//! Progress: whatever the times of the callers, a window that has its samples is closed or begun
+//! anew. It begins anew if its beginning is more than [`SKEW`] ahead of the lease that would close
+//! it (one wrong time, or a clock that was set back), or if it was never told (the lease with
+//! number 0 was on a thread that a `fork` left behind).
 
 use crate::outcome::Outcome;
 use crate::sync::atomic::AtomicU32;
@@ -27,6 +35,16 @@ use portcullis_core::Timestamp;
 
 /// How many samples of a window are kept. More are counted.
 pub(crate) const KEPT: u32 = if cfg!(portcullis_loom) { 2 } else { 256 };
+
+/// Threads read their clock at different moments: a beginning that is ahead by less than this, in
+/// nanoseconds, is waited for.
+const SKEW: u64 = 1_000_000_000;
+/// No window is closed before this age, in microseconds: closing one takes a few.
+const SHORTEST: u32 = 500;
+/// After so many leases, a beginning that was not told counts as lost.
+const LOST: u32 = 256;
+/// A window of so many leases is old enough: its count must not run into its tag.
+const MOST: u32 = FIRST / 2;
 
 const TAG_AT: u32 = 24;
 const COUNT: u32 = (1 << TAG_AT) - 1;
@@ -53,8 +71,16 @@ struct Slot {
 }
 
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Recorder {
     cursor: AtomicU32,
+    /// One less than how many ends a recorded one stands for: a power of two, less one.
+    mask: AtomicU32,
+    /// Counts ends while they are decimated.
+    ends: AtomicU32,
+    /// From how many samples on the window may be closed, and from what age, in microseconds.
+    needed: AtomicU32,
+    age: AtomicU32,
     /// When the window began, in nanoseconds, as two halves, and its tag once they are written.
     began: [AtomicU32; 2],
     began_tag: AtomicU32,
@@ -62,9 +88,6 @@ pub(crate) struct Recorder {
     denied_before: AtomicU32,
     in_flight_before: AtomicU32,
     denied: AtomicU32,
-    /// From how many samples on the window may be closed, and from what age, in microseconds.
-    needed: AtomicU32,
-    age: AtomicU32,
     slots: [Slot; KEPT as usize],
 }
 
@@ -75,11 +98,23 @@ pub(crate) enum Recorded {
     Due,
 }
 
+/// What is due.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Due {
+    Nothing,
+    Close(Span),
+    /// Begin the window with this tag anew.
+    Begin(u32),
+}
+
 /// A window that may be closed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     tag: u32,
+    /// The leases that were recorded.
     pub(crate) count: u32,
+    /// How many leases each stands for.
+    pub(crate) weight: u32,
     pub(crate) nanos: u64,
     pub(crate) denied: u32,
     pub(crate) in_flight_before: u32,
@@ -90,13 +125,15 @@ impl Recorder {
         let zero = || AtomicU32::new(0);
         Self {
             cursor: AtomicU32::new(start(1, skip)),
+            mask: zero(),
+            ends: zero(),
             began: [zero(), zero()],
             began_tag: zero(),
             denied_before: zero(),
             in_flight_before: zero(),
             denied: zero(),
             needed: AtomicU32::new(needed),
-            age: AtomicU32::new(age),
+            age: AtomicU32::new(age.max(SHORTEST)),
             slots: core::array::from_fn(|_| Slot {
                 latency: zero(),
                 rest: zero(),
@@ -111,7 +148,22 @@ impl Recorder {
         self.denied.fetch_add(1, Relaxed);
     }
 
-    /// Records a lease that ended at `now`.
+    /// Whether the lease that ends is one that another stands for.
+    #[inline]
+    pub(crate) fn leaves_out(&self) -> bool {
+        let mask = self.mask.load(Relaxed);
+        if mask == 0 {
+            return false;
+        }
+        // No read-modify-write, which would cost half as much as a permit. Of two threads that
+        // count at once, one count is lost: then the throughput is taken for lower, and the latency
+        // by Little's law for higher, by the same factor. Their product is right.
+        let ends = self.ends.load(Relaxed).wrapping_add(1);
+        self.ends.store(ends, Relaxed);
+        ends & mask != 0
+    }
+
+    /// Records a lease that ended at `now`, unless [`leaves_out`](Self::leaves_out) said otherwise.
     #[inline]
     pub(crate) fn end(
         &self,
@@ -160,24 +212,39 @@ impl Recorder {
         self.began_tag.store(tag, Release);
     }
 
-    /// Returns the window if it is old enough to be closed at `now`.
-    pub(crate) fn due(&self, now: Timestamp) -> Option<Span> {
+    /// Returns what is due at `now`.
+    pub(crate) fn due(&self, now: Timestamp) -> Due {
         let cursor = self.cursor.load(Acquire);
-        let (tag, count) = (cursor >> TAG_AT, (cursor & COUNT).checked_sub(FIRST)?);
-        if self.began_tag.load(Acquire) != tag || count < self.needed.load(Relaxed).max(2) {
-            return None;
+        let (tag, count) = (cursor >> TAG_AT, cursor & COUNT);
+        let count = count.saturating_sub(FIRST);
+        let needed = self.needed.load(Relaxed).max(2);
+        if count < needed {
+            return Due::Nothing;
+        }
+        if self.began_tag.load(Acquire) != tag {
+            let is_lost = count >= needed.saturating_add(LOST);
+            return if is_lost {
+                Due::Begin(tag)
+            } else {
+                Due::Nothing
+            };
         }
         let began =
             u64::from(self.began[0].load(Relaxed)) << 32 | u64::from(self.began[1].load(Relaxed));
-        let nanos = now
-            .as_nanos()
-            .checked_sub(began)
-            .filter(|nanos| *nanos > 0)?;
-        let old_enough = nanos / 1_000 >= u64::from(self.age.load(Relaxed));
-        old_enough.then(|| Span {
+        let now = now.as_nanos();
+        if began > now.saturating_add(SKEW) {
+            return Due::Begin(tag);
+        }
+        let nanos = now.saturating_sub(began);
+        let old_enough = nanos / 1_000 >= u64::from(self.age.load(Relaxed)) || count >= MOST;
+        if nanos == 0 || !old_enough {
+            return Due::Nothing;
+        }
+        Due::Close(Span {
             tag,
             // The window begins when its first lease ends, so that lease is not counted.
             count: count - 1,
+            weight: self.mask.load(Relaxed) + 1,
             nanos,
             denied: self
                 .denied
@@ -187,19 +254,42 @@ impl Recorder {
         })
     }
 
-    /// Lets the window go on until it has `needed` samples.
-    pub(crate) fn extend(&self, needed: u32, age: u32) {
-        self.age.store(age, Relaxed);
-        self.needed.store(needed.min(FIRST / 2), Relaxed);
+    /// Lets the window go on until it has `needed` samples. It begins anew if so many end that each
+    /// must stand for more, or if its count is full.
+    pub(crate) fn extend(&self, span: Span, needed: u32, age: u32) {
+        if span.next_weight() > span.weight || span.count >= MOST - 1 {
+            self.next(span, 0, needed, age);
+        } else {
+            self.need(needed, age);
+        }
+    }
+
+    fn need(&self, needed: u32, age: u32) {
+        self.age.store(age.max(SHORTEST), Relaxed);
+        self.needed.store(needed.min(MOST), Relaxed);
     }
 
     /// Begins the next window, after `skip` leases have ended.
     pub(crate) fn next(&self, span: Span, skip: u32, needed: u32, age: u32) {
-        self.extend(needed, age);
+        self.need(needed, age);
+        let weight = span.next_weight();
+        self.mask.store(weight - 1, Relaxed);
+        self.move_to(start(span.tag.wrapping_add(1), skip / weight));
+    }
+
+    /// Gives up the window with this tag, and begins one at `now`. So while callers' clocks
+    /// disagree, the earliest one counts, and the next closer finds no beginning ahead of it.
+    pub(crate) fn begin_anew(&self, tag: u32, now: Timestamp, in_flight: u32) {
+        let first = start(tag.wrapping_add(1), 0);
+        self.begin(now, first >> TAG_AT, in_flight);
+        // As if the lease with number 0 had ended.
+        self.move_to(first + 1);
+    }
+
+    fn move_to(&self, cursor: u32) {
         // Release: pairs with `end`. Only a closer changes the tag. There is one, unless another
         // has slept for longer than `turn::PATIENCE`: then one window is wrong, and no permit.
-        self.cursor
-            .swap(start(span.tag.wrapping_add(1), skip), AcqRel);
+        self.cursor.swap(cursor, AcqRel);
     }
 
     /// Returns the samples of the window, in the order in which their leases ended.
@@ -216,6 +306,64 @@ impl Recorder {
     }
 }
 
+impl Span {
+    /// How many leases each one stands for in the next window, so that about [`KEPT`] are recorded
+    /// in the shortest window.
+    fn next_weight(self) -> u32 {
+        let shortest = u64::from(SHORTEST) * 1_000;
+        let ended = u64::from(self.count) * u64::from(self.weight);
+        // A window of less than `u64::MAX` ns with less than 2^40 ends.
+        let in_shortest = u128::from(ended) * u128::from(shortest) / u128::from(self.nanos);
+        let weight = (in_shortest / u128::from(KEPT)).clamp(1, 1 << 16) as u32;
+        // Down by more than a half only, so that it rests.
+        if weight < self.weight && weight > self.weight / 3 {
+            self.weight
+        } else {
+            1 << weight.ilog2()
+        }
+    }
+}
+
 fn start(tag: u32, skip: u32) -> u32 {
     tag << TAG_AT | (FIRST - skip.min(FIRST - 1))
+}
+
+#[cfg(all(test, not(portcullis_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_whose_first_lease_died_begins_anew() {
+        let recorder = Recorder::new(0, 4, 0);
+        let end = |millis| {
+            let now = Timestamp::from_millis(millis);
+            recorder.end(now, 0.001, 1, Outcome::Succeeded);
+            recorder.due(now)
+        };
+        // It has its number, and tells nothing more.
+        recorder.cursor.fetch_add(1, Relaxed);
+        let dues = [(); LOST as usize + 3].map(|()| end(1));
+        let (last, others) = dues.split_last().unwrap();
+        assert!(others.iter().all(|due| matches!(due, Due::Nothing)));
+        let Due::Begin(tag) = *last else {
+            panic!("{last:?}");
+        };
+        recorder.begin_anew(tag, Timestamp::from_millis(2), 1);
+        let dues = [3, 4, 5].map(end);
+        assert!(
+            matches!(dues[2], Due::Close(Span { count: 3, .. })),
+            "{dues:?}"
+        );
+    }
+
+    #[test]
+    fn a_window_is_closed_before_its_count_is_full() {
+        let recorder = Recorder::new(0, 4, u32::MAX);
+        recorder.end(Timestamp::from_millis(1), 0.001, 1, Outcome::Succeeded);
+        let now = Timestamp::from_millis(2);
+        recorder.cursor.fetch_add(MOST - 2, Relaxed);
+        assert!(matches!(recorder.due(now), Due::Nothing));
+        recorder.cursor.fetch_add(1, Relaxed);
+        assert!(matches!(recorder.due(now), Due::Close(_)));
+    }
 }

@@ -54,9 +54,9 @@ impl<T> Turns<T> {
     pub fn claim(&self, now: u32) -> Option<Turn<'_, T>> {
         self.claim_cell(0, now).or_else(|| {
             let since = self.cells[0].0.load(Relaxed);
-            // A claimer with a newer time counts as alive.
-            let age = (now | 1).wrapping_sub(since).cast_signed();
-            if since == 0 || age <= PATIENCE.cast_signed() {
+            // Either way: a clock that was set back makes no dead claimer live for longer.
+            let age = (now | 1).wrapping_sub(since).cast_signed().unsigned_abs();
+            if since == 0 || age <= PATIENCE {
                 return None;
             }
             self.claim_cell(1, now)

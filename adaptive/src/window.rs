@@ -11,7 +11,8 @@ use core::fmt;
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Window<'a> {
-    /// When it closed, in seconds since the origin of the caller's clock.
+    /// When it closed, in seconds since the origin of the caller's clock. It never moves back: a
+    /// clock that is set back continues from here.
     pub now: f64,
     /// How long it lasted, in seconds; more than 0.
     pub seconds: f64,
@@ -43,7 +44,7 @@ impl<'a> Window<'a> {
         Self {
             now,
             seconds: precise(span.nanos) / 1e9,
-            completed: span.count,
+            completed: span.count.saturating_mul(span.weight),
             denied: span.denied,
             growth: in_flight.wrapping_sub(span.in_flight_before).cast_signed(),
             limit,
@@ -54,6 +55,12 @@ impl<'a> Window<'a> {
     /// Returns the samples, in the order in which their leases ended; at most 256.
     pub fn samples(&self) -> impl Iterator<Item = Sample> + 'a {
         self.samples.recorder.samples(self.samples.span)
+    }
+
+    /// Returns how many of the requests that ended were recorded: all, up to about 500,000 each
+    /// second.
+    pub fn recorded(&self) -> u32 {
+        self.samples.span.count
     }
 
     /// Returns the requests that ended, each second.

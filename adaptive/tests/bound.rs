@@ -48,7 +48,7 @@ fn each_grant_keeps_the_limit_of_its_moment_whatever_controllers_and_holders_do(
     let work = || {
         let mut held = Vec::new();
         for turn in 0..20_000_u32 {
-            let now = Timestamp::from_nanos(clock.fetch_add(1_000, SeqCst));
+            let now = Timestamp::from_nanos(clock.fetch_add(100_000, SeqCst));
             // The last limit that was told may not hold yet: then the one before does.
             let from = wild.limits.lock().unwrap().len() - 2;
             if turn % 3 < 2
@@ -201,4 +201,144 @@ fn a_controller_that_panics_stays_as_it_was_and_decides_again() {
     assert!(calls > 100, "{calls}");
     assert_eq!(limit.limit(), calls.div_ceil(2), "each second one panicked");
     assert_eq!(limit.limiter().in_use(), 0);
+}
+
+/// Serves 400 requests, of 1 ms each, with a clock that adds `offset` of the request's number.
+/// Returns the limit, which a [`Halving`] controller has brought from 40 to 1 if it decided 6 times.
+fn limit_after(offset: impl Fn(u64) -> u64) -> u32 {
+    let builder = Adaptive::builder(40).controller(Halving);
+    let limit = builder.build().unwrap();
+    for turn in 0..400 {
+        let now = |at| Timestamp::from_millis(offset(turn) + 1_000 + at);
+        let held = limit.try_acquire_at(now(turn), 1).unwrap();
+        held.end_at(now(turn + 1), Outcome::Succeeded);
+    }
+    limit.limit()
+}
+
+const HOUR: u64 = 3_600_000;
+
+#[test]
+fn one_time_that_is_far_ahead_stops_no_adaptation() {
+    for wrong in 0..60 {
+        let limit = limit_after(|turn| if turn == wrong { HOUR } else { 0 });
+        assert_eq!(limit, 1, "request {wrong} had a wrong time");
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_stops_no_adaptation() {
+    for at in 0..60 {
+        let back = limit_after(|turn| if turn < at { HOUR } else { 0 });
+        assert_eq!(back, 1, "back, at request {at}");
+        let years = limit_after(|turn| if turn < at { 0 } else { 24 * 3_653 * HOUR });
+        assert_eq!(years, 1, "ten years ahead, at request {at}");
+    }
+}
+
+/// Notes the time of each window.
+#[derive(Clone, Default)]
+struct Timing(Arc<Mutex<Vec<f64>>>);
+
+impl Controller for Timing {
+    fn decide(&mut self, window: &Window<'_>) -> Decision {
+        self.0.lock().unwrap().push(window.now);
+        Decision::limit(window.limit).after(4, 0.0)
+    }
+}
+
+#[test]
+fn the_time_of_a_controller_goes_on_whatever_the_clock_does() {
+    let timing = Timing::default();
+    let builder = Adaptive::builder(40).controller(timing.clone());
+    let limit = builder.build().unwrap();
+    for turn in 0..1_000_u64 {
+        let ahead = if turn % 10 < 5 { HOUR } else { 0 };
+        let now = Timestamp::from_millis(ahead + turn);
+        let held = limit.try_acquire_at(now, 1).unwrap();
+        held.end_at(
+            now.saturating_add(Duration::from_millis(1)),
+            Outcome::Succeeded,
+        );
+    }
+    let times = timing.0.lock().unwrap();
+    assert!(times.len() > 50, "{}", times.len());
+    assert!(times.is_sorted(), "{times:?}");
+}
+
+#[test]
+fn an_end_before_its_beginning_teaches_nothing() {
+    let telling = Telling::default();
+    let builder = Adaptive::builder(8).controller(telling.clone());
+    let limit = builder.build().unwrap();
+    for turn in 0..400 {
+        let since = Timestamp::from_millis(100_000 + turn);
+        let held = limit.try_acquire_at(since, 1).unwrap();
+        held.end_at(Timestamp::from_millis(turn), Outcome::Succeeded);
+    }
+    assert!(telling.0.lock().unwrap().is_empty());
+    assert_eq!(limit.limiter().in_use(), 0);
+}
+
+/// Notes how many requests were recorded, and how many there were, and how many each second.
+#[derive(Clone, Default)]
+struct Rating(Arc<Mutex<Vec<(u32, u32, f64)>>>);
+
+impl Controller for Rating {
+    fn decide(&mut self, window: &Window<'_>) -> Decision {
+        let seen = (window.recorded(), window.completed, window.throughput());
+        self.0.lock().unwrap().push(seen);
+        Decision::limit(window.limit)
+    }
+}
+
+#[test]
+fn of_very_many_requests_some_stand_for_all() {
+    let rating = Rating::default();
+    let builder = Adaptive::builder(40).controller(rating.clone());
+    let limit = builder.build().unwrap();
+    let mut nanos = 1_000_000_000;
+    // 20 million each second, then 100,000.
+    for (times, gap) in [(1_000_000, 50), (2_000, 10_000)] {
+        for _ in 0..times {
+            let now = Timestamp::from_nanos(nanos);
+            limit
+                .try_acquire_at(now, 1)
+                .unwrap()
+                .end_at(now, Outcome::Succeeded);
+            nanos += gap;
+        }
+    }
+    let seen = rating.0.lock().unwrap();
+    for &(recorded, completed, throughput) in &seen[2..90] {
+        assert!(
+            (250..1_000).contains(&recorded),
+            "{recorded} of {completed}"
+        );
+        assert!((throughput / 2e7 - 1.0).abs() < 0.01, "{throughput}");
+    }
+    let (recorded, completed, throughput) = *seen.last().unwrap();
+    assert_eq!(recorded, completed, "few enough for all");
+    assert!((throughput / 1e5 - 1.0).abs() < 0.01, "{throughput}");
+}
+
+#[test]
+fn a_request_tells_once_and_may_keep_its_permits() {
+    let telling = Telling::default();
+    let builder = Adaptive::builder(1).controller(telling.clone());
+    let limit = builder.build().unwrap();
+    for turn in 0..5 {
+        let since = Timestamp::from_secs(turn * 10);
+        let mut held = limit.try_acquire_at(since, 1).unwrap();
+        let second = since.saturating_add(Duration::from_secs(1));
+        held.tell_at(second, Outcome::Succeeded);
+        held.tell_at(second, Outcome::Succeeded);
+        assert_eq!(limit.limiter().in_use(), 1);
+        held.end_at(
+            since.saturating_add(Duration::from_secs(9)),
+            Outcome::Succeeded,
+        );
+        assert_eq!(limit.limiter().in_use(), 0);
+    }
+    assert_eq!(*telling.0.lock().unwrap(), [(0, 1.0); 2], "5 ends");
 }

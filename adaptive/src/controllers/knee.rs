@@ -230,6 +230,13 @@ impl State {
         self.capacity.value * self.base.value
     }
 
+    /// How long the phase took that ends with this window. One in which the service or the clock
+    /// stood still took no longer than others: else the next would come after as many hours.
+    fn took(&self, seen: Seen<'_>) -> f64 {
+        let usual = seen.samples / self.capacity.value + 2.0 * self.base.value;
+        (seen.window.now - self.began).min(4.0 * usual)
+    }
+
     /// How many samples a window needs, as a multiple of the usual number.
     fn noise(&self, most: f64) -> f64 {
         (self.variation.max(0.25) / VARIATION).clamp(1.0, most)
@@ -293,7 +300,7 @@ impl Knee {
         } else {
             certain.clamp(1.0, SPACING)
         };
-        state.lowered_for = seen.window.now - state.began + seen.window.latency();
+        state.lowered_for = state.took(seen) + seen.window.latency().min(4.0 * state.base.value);
         state.lowered_at = seen.window.now;
         self.follow_lowest(samples);
         let state = &mut self.state;
@@ -321,7 +328,7 @@ impl Knee {
                 }
                 state.fresh = true;
                 state.spacing = 1.0;
-                state.lowered_for = 1.5 * (window.now - state.began);
+                state.lowered_for = 1.5 * state.took(seen);
                 state.lowered_at = window.now;
                 self.follow_lowest(0.0);
             }
@@ -573,7 +580,7 @@ impl Controller for Knee {
     }
 
     fn decide(&mut self, window: &Window<'_>) -> Decision {
-        let samples = f64::from(window.completed);
+        let samples = f64::from(window.recorded());
         let throughput = window.throughput();
         let in_flight = window.in_flight().max(0.1);
         let seen = Seen {
@@ -583,10 +590,14 @@ impl Controller for Knee {
             in_flight,
             latency: in_flight / throughput,
         };
-        if window.seconds < 0.7 * window.latency() {
+        // By Little's law, a latency is over once as many requests have ended as are in flight. So
+        // latencies that are no such thing (the machine was suspended) keep no window open.
+        let is_full = samples >= 4.0 * in_flight.max(FEW_SAMPLES);
+        if window.seconds < 0.7 * window.latency() && !is_full {
             // Less than a latency long: it says more about when requests came than about service.
+            let seconds = (0.7 * window.latency()).min(64.0 * window.seconds);
             return Decision::limit(window.limit)
-                .after(window.completed + 2, 0.7 * window.latency())
+                .after(window.recorded() + 2, seconds)
                 .waiting();
         }
         if self.state.phase == Phase::Starting

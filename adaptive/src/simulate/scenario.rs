@@ -47,6 +47,8 @@ pub struct Span {
     pub pause_every: f64,
     /// For so many seconds.
     pub pause: f64,
+    /// How many seconds the clock of the limits is ahead.
+    pub clock: f64,
 }
 
 /// The distribution of service times, in seconds.
@@ -97,9 +99,15 @@ pub struct Check {
     pub drift: Option<f64>,
 }
 
-/// Why a text is no scenario: the message names the key.
+/// Why a text is no scenario or no log: the message names the key or the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScenarioError(String);
+
+impl ScenarioError {
+    pub(crate) const fn new(message: String) -> Self {
+        Self(message)
+    }
+}
 
 impl fmt::Display for ScenarioError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -198,6 +206,7 @@ impl Span {
             slow: keys.number("slow")?.unwrap_or(0.0),
             pause_every: keys.number("pause_every")?.unwrap_or(0.0),
             pause: keys.number("pause")?.unwrap_or(0.0),
+            clock: keys.number("clock")?.unwrap_or(0.0),
         };
         keys.end()?;
         if span.workers == 0 || span.batch == 0 || span.load <= 0.0 || span.load_to <= 0.0 {

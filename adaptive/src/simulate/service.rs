@@ -97,6 +97,7 @@ enum Event {
 type Instant = u64;
 
 const SECOND: f64 = 1e9;
+const CEILING: u32 = 100_000;
 /// The simulation begins at one second, so that no time is 0.
 const ORIGIN: f64 = 1.0;
 
@@ -113,11 +114,14 @@ struct Sums {
 
 struct Request<'a, C: Controller> {
     held: Held<&'a Adaptive<C>, C>,
+    limiter: usize,
     since: f64,
 }
 
 struct World<'a, C: Controller> {
     limits: &'a [Adaptive<C>],
+    /// The requests in flight of each limit, as the service sees them.
+    in_flight: Vec<u32>,
     spans: &'a [Span],
     checks: &'a [Check],
     sums: Vec<Sums>,
@@ -139,7 +143,7 @@ impl Scenario {
     ///
     /// # Panics
     ///
-    /// If the initial limit exceeds what a limit can be.
+    /// If the initial limit exceeds what a limit can be, or a request is admitted over the limit.
     pub fn run<C: Controller>(&self, controller: &C, seed: u64) -> Run {
         let mut random = Random::new(seed);
         let shift = random.share() * self.phase;
@@ -152,13 +156,14 @@ impl Scenario {
         });
         let limits: Vec<_> = (0..self.limiters)
             .map(|_| {
-                let builder = Adaptive::builder(self.initial).ceiling(100_000);
+                let builder = Adaptive::builder(self.initial).ceiling(CEILING);
                 builder.controller(controller.clone()).build()
             })
             .collect::<Result<_, _>>()
             .expect("the initial limit fits");
         let mut world = World {
             limits: &limits,
+            in_flight: vec![0; limits.len()],
             spans: &spans,
             checks: &checks,
             sums: vec![Sums::default(); checks.len()],
@@ -215,7 +220,7 @@ impl<C: Controller> World<'_, C> {
                     let more = span.extra + if slow { span.slow } else { 0.0 };
                     self.schedule(now + more, Event::Ended(request));
                 }
-                Event::Ended(request) => self.end(now, request),
+                Event::Ended(request) => self.end(now, span, request),
             }
             self.serve(now, span);
         }
@@ -260,7 +265,8 @@ impl<C: Controller> World<'_, C> {
         for _ in 0..span.batch {
             let limits = self.limits;
             let chosen = (self.random.share() * limits.len() as f64) as usize;
-            let (at, limit) = (instant(now), f64::from(self.limit()));
+            let at = instant(now, span);
+            let limit = f64::from(self.limit());
             let held = limits[chosen].try_acquire_at(at, 1);
             let admitted = f64::from(u8::from(held.is_ok()));
             self.sum(now, |sums| {
@@ -269,15 +275,22 @@ impl<C: Controller> World<'_, C> {
                 sums.admitted += admitted;
             });
             if let Ok(held) = held {
-                let request = self.keep(Request { held, since: now });
+                self.in_flight[chosen] += 1;
+                let (most, limit) = (self.in_flight[chosen], limits[chosen].limit());
+                assert!(most <= limit && limit <= CEILING, "{most} of {limit}");
+                let request = self.keep(Request {
+                    held,
+                    limiter: chosen,
+                    since: now,
+                });
                 self.queue.push_back(request);
             }
         }
     }
 }
 
-fn instant(now: f64) -> Timestamp {
-    Timestamp::from_nanos(((now + ORIGIN) * SECOND) as u64)
+fn instant(now: f64, span: Span) -> Timestamp {
+    Timestamp::from_nanos(((now + ORIGIN + span.clock) * SECOND) as u64)
 }
 
 impl<'a, C: Controller> World<'a, C> {
@@ -290,13 +303,14 @@ impl<'a, C: Controller> World<'a, C> {
         self.requests.len() - 1
     }
 
-    fn end(&mut self, now: f64, place: usize) {
+    fn end(&mut self, now: f64, span: Span, place: usize) {
         let Some(request) = self.requests[place].take() else {
             return;
         };
         self.unused.push(place);
+        self.in_flight[request.limiter] -= 1;
         let latency = now - request.since;
-        request.held.end_at(instant(now), Outcome::Succeeded);
+        request.held.end_at(instant(now, span), Outcome::Succeeded);
         self.recent.0 += 1.0;
         self.recent.1 += latency;
         self.sum(now, |sums| {
