@@ -1,6 +1,9 @@
 //! The models of limiters and leases.
 #![cfg(portcullis_loom)]
 
+#[path = "adaptive.rs"]
+mod adaptive;
+
 #[path = "adjustable_bucket.rs"]
 mod adjustable_bucket;
 
