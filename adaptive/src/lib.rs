@@ -12,6 +12,7 @@
 //! | choose a controller | [`Knee`] (the default), [`EnvoyGradient`], [`Gradient2`], [`Vegas`], [`Aimd`] |
 //! | write a controller of your own | [`Controller`], [`Window`], [`Sample`], [`Decision`] |
 //! | see what was decided, and why | [`Explanation`], [`Phase`] |
+//! | send a service of others less of what it refuses | [`Throttle`], [`Sent`] |
 //! | try controllers on a service that you describe | `simulate`, with the feature of this name |
 //!
 //! # What it holds
@@ -47,6 +48,7 @@ mod recorder;
 #[cfg(feature = "simulate")]
 pub mod simulate;
 mod sync;
+mod throttle;
 mod turn;
 mod window;
 
@@ -59,6 +61,7 @@ pub use controllers::knee::Knee;
 pub use controllers::vegas::Vegas;
 pub use outcome::Outcome;
 pub use recorder::Sample;
+pub use throttle::{Sent, Throttle, ThrottleBuilder, Throttled};
 #[cfg(portcullis_loom)]
 #[doc(hidden)]
 pub use turn::{Turn, Turns};
