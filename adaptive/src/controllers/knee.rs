@@ -55,6 +55,8 @@ const LOWERED: f64 = 0.85;
 const LOWERED_FRESH: f64 = 0.5;
 /// At most so many durations of a lowered phase lie between two.
 const SPACING: f64 = 40.0;
+/// A phase of so many times its usual length had a pause in it.
+const STOOD_STILL: f64 = 64.0;
 /// In flight from this share of the knee on, the service counts as saturated.
 const SATURATED: f64 = 0.9;
 /// A cut to less than this share is compared.
@@ -230,11 +232,17 @@ impl State {
         self.capacity.value * self.base.value
     }
 
-    /// How long the phase took that ends with this window. One in which the service or the clock
-    /// stood still took no longer than others: else the next would come after as many hours.
-    fn took(&self, seen: Seen<'_>) -> f64 {
-        let usual = seen.samples / self.capacity.value + 2.0 * self.base.value;
-        (seen.window.now - self.began).min(4.0 * usual)
+    /// How long the phase took that ends with this window, and `more` seconds. One in which the
+    /// service or the clock stood still took as long as others: else the next would come after as
+    /// many hours.
+    fn took(&self, seen: Seen<'_>, more: f64) -> f64 {
+        let took = seen.window.now - self.began + more;
+        let usual = seen.samples / self.capacity.value + self.base.value;
+        if took > STOOD_STILL * usual {
+            usual
+        } else {
+            took
+        }
     }
 
     /// How many samples a window needs, as a multiple of the usual number.
@@ -300,7 +308,7 @@ impl Knee {
         } else {
             certain.clamp(1.0, SPACING)
         };
-        state.lowered_for = state.took(seen) + seen.window.latency().min(4.0 * state.base.value);
+        state.lowered_for = state.took(seen, seen.window.latency());
         state.lowered_at = seen.window.now;
         self.follow_lowest(samples);
         let state = &mut self.state;
@@ -328,7 +336,7 @@ impl Knee {
                 }
                 state.fresh = true;
                 state.spacing = 1.0;
-                state.lowered_for = 1.5 * state.took(seen);
+                state.lowered_for = 1.5 * state.took(seen, 0.0);
                 state.lowered_at = window.now;
                 self.follow_lowest(0.0);
             }
@@ -595,7 +603,7 @@ impl Controller for Knee {
         let is_full = samples >= 4.0 * in_flight.max(FEW_SAMPLES);
         if window.seconds < 0.7 * window.latency() && !is_full {
             // Less than a latency long: it says more about when requests came than about service.
-            let seconds = (0.7 * window.latency()).min(64.0 * window.seconds);
+            let seconds = (0.7 * window.latency()).min(8.0 * window.seconds);
             return Decision::limit(window.limit)
                 .after(window.recorded() + 2, seconds)
                 .waiting();
