@@ -26,13 +26,18 @@
 //! # Ok::<(), portcullis_adaptive::simulate::ScenarioError>(())
 //! ```
 //!
+//! A [`Log`] has requests that were served already, and tells which limit a controller would have
+//! found in them.
+//!
 //! Each span has its own load and service. `limiters` puts several limits before the one service.
 //! `phase` shifts all spans but the first, and the checks, by a random time of up to so many
 //! seconds, so that a change of the service meets the controller in any of its phases.
 
+mod log;
 mod random;
 mod scenario;
 mod service;
 
+pub use self::log::{Found, Log, LoggedRequest};
 pub use self::scenario::{Check, Scenario, ScenarioError, Service, Span};
 pub use self::service::{Measured, Run, Second};

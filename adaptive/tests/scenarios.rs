@@ -1,8 +1,8 @@
 //! Every scenario of `adaptive/scenarios`, with 20 seeds: the worst counts.
 #![allow(clippy::cast_sign_loss, reason = "seconds are positive")]
 
-use portcullis_adaptive::Knee;
-use portcullis_adaptive::simulate::{Measured, Scenario};
+use portcullis_adaptive::simulate::{Log, Measured, Scenario};
+use portcullis_adaptive::{Aimd, EnvoyGradient, Gradient2, Knee, Outcome, Vegas};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::thread;
@@ -124,6 +124,31 @@ fn the_default_controller_misses_no_range_but_those_listed_and_by_no_more() {
     );
 }
 
+/// The simulator panics if a request is admitted over the limit.
+#[test]
+fn no_controller_panics_or_admits_over_its_limit_with_seeds_that_chose_nothing() {
+    let short = |(_, scenario): &(String, Scenario)| scenario.seconds <= 150.0;
+    for (_, scenario) in scenarios().into_iter().filter(short) {
+        for seed in [101, 102] {
+            let runs = [
+                scenario.run(&Knee::new().latency_first(), seed),
+                scenario.run(&EnvoyGradient::new(), seed),
+                scenario.run(&Gradient2::new(), seed),
+                scenario.run(&Vegas::new(), seed),
+                scenario.run(&Aimd::new(), seed),
+            ];
+            for second in runs.iter().flat_map(|run| &run.course) {
+                assert!(second.decision.limit >= 1 && second.latency.is_finite());
+                let told = second.decision;
+                assert!(
+                    told.capacity.is_finite() && told.base.is_finite(),
+                    "{told:?}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn a_seed_repeats_its_run() {
     let (_, scenario) = scenarios().pop().unwrap();
@@ -161,4 +186,54 @@ fn a_scenario_names_the_key_that_is_wrong() {
         let error = Scenario::parse(&text).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
     }
+}
+
+/// A log of a service of 20 workers of 50 ms, with so many requests each second.
+fn log(load: u32) -> Log {
+    let mut free = [0.0_f64; 20];
+    let mut text = String::from("# start duration status\n");
+    for number in 0..load * 60 {
+        let start = f64::from(number) / f64::from(load);
+        free.sort_by(f64::total_cmp);
+        free[0] = free[0].max(start) + 0.05;
+        text += &format!("{start}\t{},200 GET /\n", free[0] - start);
+    }
+    Log::parse(&text).unwrap()
+}
+
+#[test]
+fn a_log_tells_which_limit_would_have_been_found() {
+    let free = log(300).run(&Knee::new(), 20);
+    assert!((15..=16).contains(&free.most_in_flight), "{free:?}");
+    assert!(free.over < 0.001 && free.lowest >= 16, "{free:?}");
+    let over = log(440).run(&Knee::new(), 20);
+    assert!(over.over > 0.5, "{over:?}");
+    let capacity = over.last.capacity;
+    assert!((capacity - 400.0).abs() < 20.0, "{over:?}");
+}
+
+#[test]
+fn a_log_names_the_line_that_is_wrong() {
+    for (text, line) in [
+        ("1 2 200\n1", 2),
+        ("x 1", 1),
+        ("1 -1", 1),
+        ("1 1 99", 1),
+        ("1 nan", 1),
+    ] {
+        let error = Log::parse(text).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("line {line} ")), "{error}");
+    }
+    let requests = Log::parse("\n2, 1\n1 3 503").unwrap().requests;
+    let told: Vec<_> = requests
+        .iter()
+        .map(|one| (one.start, one.seconds, one.outcome))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (1.0, 3.0, Outcome::PushedBack),
+            (2.0, 1.0, Outcome::Succeeded)
+        ]
+    );
 }

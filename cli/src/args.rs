@@ -17,7 +17,8 @@ use crate::replay::args::ReplayArgs;
 /// Portcullis is a library of lock-free rate limiters. This program demonstrates them: `demo` puts
 /// each limiter under load, checks its bound, and lets a burst wait in a queue; `replay` shows what
 /// limits would have done to the requests of access logs; `check` checks a file of rules;
-/// `export` writes rules for nginx, HAProxy or Envoy; `pace` releases lines at a rate.
+/// `export` writes rules for nginx, HAProxy or Envoy; `pace` releases lines at a rate; `adapt` shows
+/// what limits would find that find themselves.
 #[derive(Debug, Parser)]
 #[command(
     name = "portcullis",
@@ -35,6 +36,7 @@ use crate::replay::args::ReplayArgs;
   portcullis export policy.toml --to nginx
   portcullis shm ls
   portcullis pace 100/s < urls.txt | xargs -n 1 curl
+  portcullis adapt scenario.toml
   portcullis completions bash
 
 Exit code: 0 success, 1 a limiter broke its bound (demo) or rules are not valid (check), 2 the
@@ -57,6 +59,7 @@ pub(crate) enum Command {
     Shm(ShmArgs),
     Export(ExportArgs),
     Pace(PaceArgs),
+    Adapt(AdaptArgs),
     Completions(CompletionsArgs),
 }
 
@@ -135,6 +138,70 @@ pub(crate) struct CheckArgs {
     /// What else is known of the request.
     #[command(flatten)]
     pub(crate) about: RequestArgs,
+}
+
+/// What finds the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ControllerName {
+    /// The knee of Little's law: the default of portcullis-adaptive.
+    Knee,
+    /// The same, which prefers latency to throughput.
+    LatencyFirst,
+    /// Envoy's gradient.
+    Envoy,
+    /// Netflix's Gradient2.
+    Gradient2,
+    /// TCP Vegas.
+    Vegas,
+    /// Additive increase, multiplicative decrease.
+    Aimd,
+}
+
+/// Shows what concurrency limits would do that find themselves.
+///
+/// A scenario describes a service and its load. Each controller runs before it, in virtual time,
+/// with several seeds. Of each span of time that the scenario checks, the worst run is shown: the
+/// least goodput (of the capacity), the highest mean latency (times the latency without a queue),
+/// the least share of the requests admitted, the limits, and how many runs missed what the scenario
+/// asks for.
+///
+/// With `--log`, the files are logs of requests that were served: on each line a start and a
+/// duration in seconds, and a status. Each controller watches them and denies nothing. Shown are
+/// its last limit, the lowest and the highest one after the first quarter of the log, how many
+/// requests began over it, and what it takes for the capacity of the service and for its latency
+/// without a queue. While the log has a queue, that latency includes it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  portcullis adapt overload.toml
+  portcullis adapt overload.toml --controllers knee,envoy --seeds 100
+  awk '{print $1, $2, $3}' requests.txt | portcullis adapt --log -
+
+Exit code: 0 success, 2 the command line or a file cannot be used.")]
+pub(crate) struct AdaptArgs {
+    /// The scenarios, or the logs; `-` reads standard input
+    #[arg(value_name = "FILE", required = true, num_args = 1.., value_hint = ValueHint::FilePath)]
+    pub(crate) files: Vec<PathBuf>,
+    /// The files are logs
+    #[arg(long)]
+    pub(crate) log: bool,
+    /// What finds the limits
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "NAME,...",
+        default_value = "knee,latency-first,envoy,gradient2,vegas,aimd"
+    )]
+    pub(crate) controllers: Vec<ControllerName>,
+    /// How many runs of each scenario: 1 to 1000
+    #[arg(long, value_name = "N", default_value = "5", conflicts_with = "log", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(crate) seeds: u64,
+    /// The seed of the first run
+    #[arg(long, value_name = "N", default_value = "1", conflicts_with = "log")]
+    pub(crate) first: u64,
+    /// The limit to begin with, for a log; a scenario has its own
+    #[arg(long, value_name = "N", default_value = "20", requires = "log", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) initial: u32,
 }
 
 /// The server whose configuration is written.

@@ -4,6 +4,7 @@
 //! | module | what is in it |
 //! |---|---|
 //! | [`args`] | the command line |
+//! | [`adapt`] | what adaptive concurrency limits do in scenarios, and would have found in logs |
 //! | [`demo`] | threads hammer each limiter, a burst waits in a queue, and every bound is checked |
 //! | [`replay`] | reads access logs line by line, and judges each request at the log's time |
 //! | [`check`] | whether the rules of a file are valid, and which of them a request matches |
@@ -16,6 +17,7 @@
 //! | [`failure`] | errors that stop the program, and their exit code |
 //! | [`text`] | formatting of numbers |
 
+mod adapt;
 mod args;
 mod check;
 mod colour;
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Command::Shm(args) => shm::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Pace(args) => pace::run(&args),
+        Command::Adapt(args) => adapt::run(&args),
         Command::Completions(args) => completions::run(&args),
     };
     match outcome {

@@ -4,6 +4,9 @@
     reason = "the files of `support/` are modules of each file that uses them"
 )]
 
+#[path = "adapt.rs"]
+mod adapt;
+
 #[path = "check.rs"]
 mod check;
 
