@@ -45,6 +45,8 @@ pub(crate) const PEERS: &[(&str, usize, &str, f64)] = &[
     ("concurrency.cycle", 1, "tokio", 0.5),
     ("concurrency.cycle", 1, "async-lock", 0.5),
     ("concurrency.cycle", 1, "maitake-sync", 0.5),
+    ("adaptive.cycle", 1, "concurrency.cycle", 1.25),
+    ("adaptive.cycle", 1, "tokio", 0.7),
     ("slice.allow", 1, "governor", 0.08),
     ("slice.allow", 2, "governor", 0.03),
     ("shm_bucket.allow", 1, "token-bucket", 1.1),

@@ -1,20 +1,33 @@
 //! The concurrency limit and three semaphores, without waiters: acquire and release.
 
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
 use crossbeam_utils::CachePadded;
-use portcullis_core::Concurrency;
+use portcullis_adaptive::{Adaptive, Outcome};
+use portcullis_core::{Concurrency, Timestamp};
 
 use crate::measure::{Contest, Contestant, Expected};
 
 const LIMIT: u32 = 10;
 
 pub(crate) fn rows() -> Vec<Contest> {
-    vec![Contest {
+    let plain = Contest {
         row: "concurrency.cycle",
         threads: 1,
         expected: Expected::Granted,
         ours: ours(),
         peers: vec![tokio(), async_lock(), maitake_sync()],
-    }]
+    };
+    // The one that finds itself, with a request every 20 ns.
+    let adaptive = Contest {
+        row: "adaptive.cycle",
+        threads: 1,
+        expected: Expected::Granted,
+        ours: adaptive(),
+        peers: vec![ours().named("concurrency.cycle"), tokio()],
+    };
+    vec![plain, adaptive]
 }
 
 pub(crate) fn ours() -> Contestant {
@@ -23,6 +36,24 @@ pub(crate) fn ours() -> Contestant {
         (0..operations)
             .filter(|_| limit.try_acquire(1).is_ok())
             .count() as u64
+    })
+}
+
+fn adaptive() -> Contestant {
+    let limit = Adaptive::builder(LIMIT).build().expect("a limit that fits");
+    let limit = CachePadded::new(limit);
+    let clock = AtomicU64::new(1 << 40);
+    Contestant::new("portcullis", move |_, operations| {
+        let start = clock.fetch_add(20 * operations, Relaxed);
+        let mut granted = 0;
+        for i in 0..operations {
+            let now = Timestamp::from_nanos(start + 20 * i);
+            if let Ok(held) = limit.try_acquire_at(now, 1) {
+                held.end_at(now, Outcome::Succeeded);
+                granted += 1;
+            }
+        }
+        granted
     })
 }
 
