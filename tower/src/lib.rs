@@ -36,6 +36,7 @@
 //! | let requests pass | [`NotLimited`], [`RateLimitLayerBuilder::passing`] |
 //! | obey the limits of other servers | `client::ClientLayer`, `client::ServerLimits` |
 //! | read and write the header fields of limits | the module `fields` |
+//! | hold as many requests as the service can | the module `adaptive` |
 //! | limit bodies in bytes per second | `bodies::BodyLimitLayer` |
 //! | measure requests | `RateLimitLayerBuilder::measured` |
 //! | count and log decisions | [`ByPolicy::watched`], [`Watched`] |
@@ -105,6 +106,7 @@
 //!
 //! # Features
 //!
+//! - `adaptive`: the module `adaptive`.
 //! - `live`: `ByLivePolicy`.
 //! - `queue`: `WaitingLayer`. Enables `live`.
 //! - `axum`: `AxumBody`, `ConnectInfo` and `OriginalUri`.
@@ -123,6 +125,8 @@
 #[macro_use]
 mod shows;
 
+#[cfg(feature = "adaptive")]
+pub mod adaptive;
 #[cfg(feature = "bodies")]
 pub mod bodies;
 mod body;

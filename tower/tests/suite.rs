@@ -4,6 +4,10 @@
     reason = "the files of `support/` are modules of each file that uses them"
 )]
 
+#[cfg(all(feature = "adaptive", feature = "axum"))]
+#[path = "adaptive.rs"]
+mod adaptive;
+
 #[path = "addresses.rs"]
 mod addresses;
 
