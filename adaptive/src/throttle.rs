@@ -106,7 +106,7 @@ impl Throttle {
     /// Returns a builder with the default settings.
     pub const fn builder() -> ThrottleBuilder {
         ThrottleBuilder {
-            window: Duration::from_secs(120),
+            window: Duration::from_mins(2),
             patience: Duration::from_secs(30),
             multiplier: 2.0,
             most: 0.9,

@@ -43,6 +43,9 @@ pub struct Found {
     pub most_in_flight: u32,
 }
 
+/// When a request in flight ends, and how.
+type Ending<'a, C> = (f64, Outcome, Held<&'a Adaptive<C>, C>);
+
 impl Log {
     /// Reads lines of a start and a duration in seconds, and a status of HTTP, with spaces, tabs or
     /// commas between them. What follows them on a line is ignored, and so are empty lines and
@@ -85,7 +88,7 @@ impl Log {
             Timestamp::from_secs(1).saturating_add(since)
         };
         // The ends of those in flight; the last one is the next.
-        let mut ends: Vec<(f64, Outcome, Held<&Adaptive<C>, C>)> = Vec::new();
+        let mut ends: Vec<Ending<'_, C>> = Vec::new();
         let settled = self.requests.len() / 4;
         let (mut lowest, mut highest) = (u32::MAX, 0);
         let (mut over, mut most) = (0.0, 0);
