@@ -191,14 +191,14 @@ fn a_scenario_names_the_key_that_is_wrong() {
 /// A log of a service of 20 workers of 50 ms, with so many requests each second.
 fn log(load: u32) -> Log {
     let mut free = [0.0_f64; 20];
-    let mut text = String::from("# start duration status\n");
+    let mut text = vec![String::from("# start duration status")];
     for number in 0..load * 60 {
         let start = f64::from(number) / f64::from(load);
         free.sort_by(f64::total_cmp);
         free[0] = free[0].max(start) + 0.05;
-        text += &format!("{start}\t{},200 GET /\n", free[0] - start);
+        text.push(format!("{start}\t{},200 GET /", free[0] - start));
     }
-    Log::parse(&text).unwrap()
+    Log::parse(&text.join("\n")).unwrap()
 }
 
 #[test]
