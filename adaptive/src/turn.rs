@@ -96,3 +96,16 @@ impl<T> Drop for Turn<'_, T> {
         self.turns.cells[self.cell].0.store(0, Release);
     }
 }
+
+#[cfg(all(test, not(portcullis_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_claimer_whose_clock_was_ahead_does_not_live_for_longer() {
+        let turns = Turns::new(1, 2);
+        core::mem::forget(turns.claim(3_600));
+        assert!(turns.claim(3_595).is_none(), "it may still return");
+        assert!(turns.claim(9).is_some(), "the clock was set back");
+    }
+}
