@@ -13,7 +13,6 @@ use core::hint::black_box;
 use core::time::Duration;
 
 use gungraun::{library_benchmark, library_benchmark_group, main};
-use portcullis_adaptive::{Adaptive, Outcome};
 use portcullis_core::clock::Interval;
 use portcullis_core::keyed::{Line, Seed, TokenBucketRules};
 use portcullis_core::leases::LeaseId;
@@ -495,35 +494,6 @@ fn sweep((pool, ids): (&'static Pool, Vec<LeaseId>)) -> u64 {
     black_box(pool).sweep(black_box(START))
 }
 
-/// A limit that finds itself, after 5 ms of requests that came as often as the next ones.
-fn found(step: Duration) -> Case<Adaptive> {
-    let limit = Adaptive::builder(10).build().expect("settings that fit");
-    let case = Case::new(limit, step);
-    let mut now = Timestamp::from_millis(3_600_005);
-    while now < START {
-        now = now.saturating_add(step);
-        let held = case.limiter.try_acquire_at(now, 1).expect("a free permit");
-        held.end_at(now, Outcome::Succeeded);
-    }
-    case
-}
-
-// Takes a permit, and ends the request: of so many that most are left out, and with a window that
-// closes now and then.
-#[library_benchmark(teardown = all_granted)]
-#[bench::adaptive(found(SOON))]
-#[bench::adaptive_with_windows(found(Duration::from_micros(100)))]
-fn serve(case: Case<Adaptive>) -> u64 {
-    count(|i| {
-        let now = case.time(i);
-        let held = black_box(case.limiter).try_acquire_at(now, black_box(1));
-        held.is_ok_and(|held| {
-            held.end_at(now, Outcome::Succeeded);
-            true
-        })
-    })
-}
-
 library_benchmark_group!(
     name = hot_paths,
     benchmarks = [
@@ -547,7 +517,6 @@ library_benchmark_group!(
         allow_slice,
         draw_slice,
         cycle,
-        serve,
         claim,
         release,
         sweep

@@ -25,7 +25,7 @@ use tokio::sync::{Semaphore, mpsc};
 use load::{Load, of_status};
 use server::{Client, Sent, serve, until};
 
-type Told = Arc<Mutex<Vec<(Outcome, u64)>>>;
+type Told = Arc<Mutex<Vec<(Outcome, u128)>>>;
 
 /// Keeps the limit, and tells how each request ended, and after how many milliseconds.
 #[derive(Clone, Default)]
@@ -38,7 +38,12 @@ impl Controller for Telling {
 
     fn decide(&mut self, window: &Window<'_>) -> Decision {
         let samples = window.samples();
-        let told = samples.map(|one| (one.outcome, (one.latency * 1e3).round() as u64));
+        let told = samples.map(|one| {
+            (
+                one.outcome,
+                Duration::from_secs_f64(one.latency).as_millis(),
+            )
+        });
         self.0.lock().unwrap().extend(told);
         Decision::limit(window.limit).after(2, 0.0)
     }
@@ -233,7 +238,7 @@ async fn a_service_under_twice_its_capacity_serves_nearly_all_it_can_at_little_l
     let nanos = work.nanos.load(Relaxed) / work.requests.load(Relaxed);
     let base = Duration::from_nanos(nanos);
     let capacity = 20.0 / base.as_secs_f64() * length.as_secs_f64() / 2.0;
-    let goodput = served as f64 / capacity;
+    let goodput = f64::from(u32::try_from(served).unwrap()) / capacity;
     let ratio = latency.as_secs_f64() / base.as_secs_f64();
     let told = limit.explain();
     println!("goodput {goodput:.3}, latency {ratio:.2} x, {told:?}");
