@@ -461,8 +461,8 @@ where
         })
     }
 
-    /// Returns the permits at `now`, and tells how the request ended, unless [`tell_at`](Self::tell_at)
-    /// has.
+    /// Returns the permits at `now`, and tells how the request ended, unless
+    /// [`tell_at`](Self::tell_at) has.
     #[inline]
     pub fn end_at(mut self, now: Timestamp, outcome: Outcome) {
         self.end(now, outcome);

@@ -44,8 +44,8 @@ pub struct Decision {
     pub limit: u32,
     /// How many requests must be recorded before the next window closes; at least 2.
     pub samples: u32,
-    /// How many seconds the next window must last; at least 0.0005, at most 4,294. A window of 4,194,304 requests is
-    /// closed before.
+    /// How many seconds the next window must last; at least 0.0005, at most 4,294. A window of
+    /// 4,194,304 requests is closed before.
     pub seconds: f64,
     /// Whether the window stays open, until it has `samples` and `seconds` in all.
     pub wait: bool,

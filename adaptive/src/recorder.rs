@@ -14,10 +14,10 @@
 //! Many ends are decimated: while more than about half a million end each second, one in a power of
 //! two is recorded, and stands for all. The others add 1 to a count, and nothing else.
 //!
-//! A lease that is recorded adds 1 to the cursor. That gives it the tag of the window and its own number
-//! in it, for itself alone. It then writes its sample into the slot of that number. The lease with
-//! number 0 writes when the window began. The closer of a window moves the cursor to the next tag
-//! in one swap, so each lease counts in one window exactly.
+//! A lease that is recorded adds 1 to the cursor. That gives it the tag of the window and its own
+//! number in it, for itself alone. It then writes its sample into the slot of that number. The
+//! lease with number 0 writes when the window began. The closer of a window moves the cursor to the
+//! next tag in one swap, so each lease counts in one window exactly.
 //!
 //! Invariant: a sample that is read has the window's tag, so it was written by a lease that ended
 //! in it (or 256 windows ago, by a thread that slept in between). Samples that are late, or whose

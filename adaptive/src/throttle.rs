@@ -22,8 +22,9 @@
 //! Invariant: while nothing is refused and everything ends within the patience, `R` is the number
 //! of those accepted, and nothing is rejected: not in a burst after silence either, of which
 //! nothing has ended yet. An acceptance that comes after the patience counts once more, as a late
-//! one of now, and as accepted now if its slice is over. While there are late ones in the window, what is out is not taken for refused: so a
-//! service that is slow, even slower than the window, is not given up for ever.
+//! one of now, and as accepted now if its slice is over. While there are late ones in the window,
+//! what is out is not taken for refused: so a service that is slow, even slower than the window, is
+//! not given up for ever.
 
 use crate::outcome::Outcome;
 use crate::sync::atomic::AtomicU32;
@@ -48,8 +49,8 @@ const STEP: u32 = 0x9e37_79b9;
 /// however many the client has. A service that accepts everything gets everything. What is refused
 /// costs the service little less than what it serves, so less of it lets it serve more.
 ///
-/// It goes beside an [`Adaptive`](crate::Adaptive) limit: that one is for the service, and this one for
-/// its clients.
+/// It goes beside an [`Adaptive`](crate::Adaptive) limit: that one is for the service, and this one
+/// for its clients.
 ///
 /// **Bounds.** While nothing is refused, and everything ends within the
 /// [patience](ThrottleBuilder::patience), nothing is rejected. At least a tenth of the requests is

@@ -204,7 +204,8 @@ fn a_controller_that_panics_stays_as_it_was_and_decides_again() {
 }
 
 /// Serves 400 requests, of 1 ms each, with a clock that adds `offset` of the request's number.
-/// Returns the limit, which a [`Halving`] controller has brought from 40 to 1 if it decided 6 times.
+/// Returns the limit, which a [`Halving`] controller has brought from 40 to 1 if it decided 6
+/// times.
 fn limit_after(offset: impl Fn(u64) -> u64) -> u32 {
     let builder = Adaptive::builder(40).controller(Halving);
     let limit = builder.build().unwrap();

@@ -16,9 +16,9 @@ use crate::replay::args::ReplayArgs;
 ///
 /// Portcullis is a library of lock-free rate limiters. This program demonstrates them: `demo` puts
 /// each limiter under load, checks its bound, and lets a burst wait in a queue; `replay` shows what
-/// limits would have done to the requests of access logs; `check` checks a file of rules;
-/// `export` writes rules for nginx, HAProxy or Envoy; `pace` releases lines at a rate; `adapt` shows
-/// what limits would find that find themselves.
+/// limits would have done to the requests of access logs; `check` checks a file of rules; `export`
+/// writes rules for nginx, HAProxy or Envoy; `pace` releases lines at a rate; `adapt` shows what
+/// limits would find that find themselves.
 #[derive(Debug, Parser)]
 #[command(
     name = "portcullis",

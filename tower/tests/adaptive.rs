@@ -205,8 +205,9 @@ struct Work {
     requests: AtomicU64,
 }
 
-/// More connections than the limit has permits, each of which carries one request at a time. All figures are ratios to what the service
-/// itself took for a request, so a slow machine changes both.
+/// More connections than the limit has permits, each of which carries one request at a time. All
+/// figures are ratios to what the service itself took for a request, so a slow machine changes
+/// both.
 #[tokio::test]
 async fn a_service_under_twice_its_capacity_serves_nearly_all_it_can_at_little_latency() {
     let (workers, work) = (Arc::new(Semaphore::new(20)), Arc::new(Work::default()));
