@@ -21,7 +21,7 @@ fn sends(
     seconds: u64,
     latency: u64,
     accepts: impl Fn(u64) -> u64,
-) -> Vec<u64> {
+) -> Vec<u32> {
     let mut replies = BTreeMap::<_, Vec<_>>::new();
     let mut sent = vec![0; seconds as usize];
     for millis in 0..seconds * 1_000 {
@@ -36,7 +36,7 @@ fn sends(
         let second = millis / 1_000;
         let count = &mut sent[second as usize];
         *count += 1;
-        let outcome = if *count <= accepts(second) {
+        let outcome = if u64::from(*count) <= accepts(second) {
             Outcome::Succeeded
         } else {
             Outcome::PushedBack
@@ -49,16 +49,16 @@ fn sends(
     sent
 }
 
-fn mean(of: &[u64]) -> f64 {
-    of.iter().sum::<u64>() as f64 / of.len() as f64
+fn mean(of: &[u32]) -> f64 {
+    of.iter().copied().map(f64::from).sum::<f64>() / f64::from(u32::try_from(of.len()).unwrap())
 }
 
 #[test]
 fn a_service_that_refuses_gets_k_times_what_it_accepts() {
-    for (k, accepts) in [(2.0, 100), (1.5, 200), (3.0, 50)] {
+    for (k, accepts) in [(2.0, 100_u32), (1.5, 200), (3.0, 50)] {
         let throttle = builder().multiplier(k).build().unwrap();
-        let sent = sends(&throttle, 240, 20, |_| accepts);
-        let (sent, expected) = (mean(&sent[120..]), f64::from(k) * accepts as f64);
+        let sent = sends(&throttle, 240, 20, |_| accepts.into());
+        let (sent, expected) = (mean(&sent[120..]), f64::from(k) * f64::from(accepts));
         assert!(
             (sent / expected - 1.0).abs() < 0.05,
             "{sent} a second, with K = {k} and {accepts} accepted"
@@ -69,7 +69,8 @@ fn a_service_that_refuses_gets_k_times_what_it_accepts() {
 #[test]
 fn a_service_that_accepts_everything_gets_everything() {
     let throttle = builder().multiplier(1.0).build().unwrap();
-    assert_eq!(mean(&sends(&throttle, 200, 10_000, |_| u64::MAX)), 1_000.0);
+    let sent = sends(&throttle, 200, 10_000, |_| u64::MAX);
+    assert_eq!(sent, [1_000; 200]);
 }
 
 #[test]
@@ -84,7 +85,10 @@ fn a_burst_after_silence_is_sent_although_nothing_has_ended() {
 fn a_service_that_never_answers_is_noticed_after_the_patience() {
     let throttle = builder().build().unwrap();
     let sent = sends(&throttle, 180, u64::MAX / 2, |_| u64::MAX);
-    assert_eq!(mean(&sent[..15]), 1_000.0, "it may still answer");
+    assert!(
+        sent[..15].iter().all(|&of| of == 1_000),
+        "it may still answer"
+    );
     assert!((mean(&sent[60..]) - 100.0).abs() < 5.0, "{sent:?}");
 }
 
@@ -92,7 +96,7 @@ fn a_service_that_never_answers_is_noticed_after_the_patience() {
 fn a_service_that_answers_after_the_window_is_not_given_up() {
     let throttle = builder().build().unwrap();
     let sent = sends(&throttle, 1_500, 2 * MINUTE, |_| u64::MAX);
-    assert_eq!(mean(&sent[1_400..]), 1_000.0, "{sent:?}");
+    assert!(sent[1_400..].iter().all(|&of| of == 1_000), "{sent:?}");
 }
 
 #[test]
@@ -101,7 +105,7 @@ fn the_end_of_an_outage_is_over_after_two_windows() {
     let accepts = |second| if second < 120 { 0 } else { u64::MAX };
     let sent = sends(&throttle, 240, 20, accepts);
     assert!((mean(&sent[60..120]) - 100.0).abs() < 5.0, "{sent:?}");
-    assert_eq!(mean(&sent[235..]), 1_000.0, "{sent:?}");
+    assert!(sent[235..].iter().all(|&of| of == 1_000), "{sent:?}");
 }
 
 #[test]
@@ -115,7 +119,7 @@ fn a_request_that_is_dropped_counts_as_not_made() {
         );
     }
     let later = Timestamp::from_millis(MINUTE);
-    assert_eq!(throttle.probability_at(later), 0.0);
+    assert!(throttle.probability_at(later) <= 0.0);
 }
 
 #[test]
@@ -152,7 +156,7 @@ fn years_of_silence_and_a_clock_that_is_set_back_forget() {
     assert!(throttle.probability_at(now) > 0.5);
     for millis in [year + 2 * MINUTE, year * 11, year / 2, 0] {
         let other = Timestamp::from_millis(millis);
-        assert_eq!(throttle.probability_at(other), 0.0, "at {millis} ms");
+        assert!(throttle.probability_at(other) <= 0.0, "at {millis} ms");
         let sent = throttle.try_send_at(other).unwrap();
         sent.end_at(now, Outcome::PushedBack);
     }
@@ -177,7 +181,7 @@ fn no_count_is_lost_between_threads() {
         }
     });
     // Half of them were accepted: with K = 2 that is just enough. One more refusal is too many.
-    assert_eq!(throttle.probability_at(now), 0.0);
+    assert!(throttle.probability_at(now) <= 0.0);
     let sent = throttle.try_send_at(now).unwrap();
     sent.end_at(now, Outcome::PushedBack);
     assert!(throttle.probability_at(now) > 0.0);

@@ -349,6 +349,7 @@ pub(super) struct Asked {
 
 impl Asked {
     /// The limiter was not asked, because other requests come first.
+    #[inline(always)]
     const fn not_yet(now: Timestamp) -> Self {
         Self {
             now,

@@ -284,6 +284,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
 
     /// Returns when to ask a limiter again that denied as of `at` and answers `retry`. The result
     /// is later than `at`.
+    #[inline(always)]
     pub(super) fn next_try(retry: Retry, at: Timestamp, now: Timestamp) -> NextTry {
         match retry {
             Retry::At(later) if later > at => NextTry {
