@@ -30,9 +30,7 @@ core.register_action("portcullis", { "http-req" }, function(txn, url)
     headers["x-original-method"] = { txn.sf:method() }
     headers["x-original-uri"] = { txn.sf:pathq() }
     headers["x-original-host"] = { txn.sf:req_hdr("host") }
-    local addresses = headers["x-forwarded-for"] or {}
-    addresses[#addresses + 1] = txn.sf:src()
-    headers["x-forwarded-for"] = addresses
+    headers["x-forwarded-for"] = { txn.sf:src() }
 
     local answer = core.httpclient():get({ url = url, headers = headers, timeout = 5000 })
     txn:set_var("txn.limit_status", answer and answer.status or 0)

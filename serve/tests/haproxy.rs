@@ -27,6 +27,11 @@ fn haproxy_enforces_what_the_policy_decides() {
         "haproxy-proxy",
         program.listen,
         service.address,
+        // As behind another proxy, which names the clients.
+        &[(
+            "#http-request set-src hdr_ip(x-forwarded-for,-1) if { src 10.0.0.0/8 }",
+            "http-request set-src hdr_ip(x-forwarded-for,-1) if { src 127.0.0.1 }",
+        )],
     );
     let statuses = sent(proxy.address);
     let decided = decided(POLICY, &recorded());
@@ -60,6 +65,7 @@ fn a_denial_of_haproxy_has_the_retry_and_the_fields_and_no_client_chooses_its_ke
         "haproxy-one",
         program.listen,
         service.address,
+        &[],
     );
     let mut client = Client::from(Ipv4Addr::new(127, 0, 0, 5).into(), proxy.address);
     let allowed = client.ask("GET /", &[]);
@@ -77,9 +83,13 @@ fn a_denial_of_haproxy_has_the_retry_and_the_fields_and_no_client_chooses_its_ke
         assert_eq!(denied.header("retry-after"), Some("86400"));
         assert_eq!(denied.header("ratelimit"), Some(r#""all";r=0;t=86400"#));
     }
+    // One on a trusted address is a client of that address.
+    let on_trusted = |forged| ask(proxy.address, "GET /", &[("X-Forwarded-For", forged)]).status;
+    let forged = ["192.0.2.7", "192.0.2.8", "192.0.2.9"].map(on_trusted);
+    assert_eq!(forged, [200, 429, 429]);
     // Without an answer nothing is served.
     program.signal("TERM");
     assert!(program.ended().success());
     assert_eq!(ask(proxy.address, "GET /", &[]).status, 503);
-    assert_eq!(service.served(), 1);
+    assert_eq!(service.served(), 2);
 }

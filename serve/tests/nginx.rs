@@ -18,7 +18,7 @@ use std::{fs, thread};
 
 use client::{Client, ask};
 use program::Program;
-use proxies::{Service, installed, nginx};
+use proxies::{NGINX_BEHIND, Service, installed, nginx, nginx_with};
 use traffic::{POLICY, decided, recorded, sent};
 use wish::wished;
 
@@ -28,11 +28,12 @@ fn nginx_enforces_what_the_policy_decides() {
         return;
     };
     let (program, service) = (Program::start("nginx", POLICY, &[]), Service::start());
-    let proxy = nginx(
+    let proxy = nginx_with(
         &nginx_program,
         "nginx-proxy",
         program.listen,
         service.address,
+        &NGINX_BEHIND,
     );
     let statuses = sent(proxy.address);
     let decided = decided(POLICY, &recorded());
@@ -169,6 +170,39 @@ fn a_client_of_nginx_cannot_choose_its_key() {
     assert_eq!(service.served(), 2);
 }
 
+/// A program on an address of `serve.trusted` may name any client to this program, but not to nginx:
+/// the attempt of the guide.
+#[test]
+fn a_client_of_nginx_on_a_trusted_address_cannot_choose_its_key() {
+    let Some(nginx_program) = installed("nginx", "-v") else {
+        return;
+    };
+    let guide = include_str!("../../docs/operators.md");
+    let (_, attempt) = guide.split_once("**Try a forgery.**").expect("it is there");
+    let policy = include_str!("../deploy/policy.toml");
+    let (program, service) = (Program::start("forgery", policy, &[]), Service::start());
+    let proxy = nginx(
+        &nginx_program,
+        "nginx-forgery",
+        program.listen,
+        service.address,
+    );
+    let login = |nth: u8| {
+        let forged = format!("9.9.9.{nth}");
+        let headers = [("X-Forwarded-For", &*forged), ("Content-Length", "0")];
+        ask(proxy.address, "POST /login", &headers)
+            .status
+            .to_string()
+    };
+    let statuses: Vec<_> = (1..=8).map(login).collect();
+    let statuses = statuses.join(" ");
+    assert_eq!(statuses, "200 200 200 200 200 429 429 429");
+    assert!(attempt.contains(&format!("\n{statuses}\n")));
+    // Two addresses, of which the last one is not trusted.
+    let forged = [("X-Forwarded-For", "9.9.9.9, 9.9.9.9")];
+    assert_eq!(ask(proxy.address, "POST /login", &forged).status, 429);
+}
+
 /// One tower layer, and `portcullis replay`, decide the same requests alike: their tests compare
 /// with the same log. Here the clock is that of the host: the requests of a second must be sent
 /// before a key has gained a permit, so a round that the machine has delayed is repeated.
@@ -181,11 +215,12 @@ fn the_recorded_requests_of_the_one_file_are_decided_as_the_log_says() {
     let wished = wished();
     let is_in_time = (0..30).any(|_| {
         let program = Program::start("wish", wish::RULES, &[]);
-        let proxy = nginx(
+        let proxy = nginx_with(
             &nginx_program,
             "nginx-wish",
             program.listen,
             service.address,
+            &NGINX_BEHIND,
         );
         let mut client = Client::connect(proxy.address);
         // Opens the connections of nginx.

@@ -133,8 +133,29 @@ pub(crate) fn nginx(
     serve: SocketAddr,
     service: SocketAddr,
 ) -> Running {
+    nginx_with(program, name, serve, service, &[])
+}
+
+/// What makes the nginx of the guide one behind a load balancer on loopback, which names the
+/// clients.
+pub(crate) const NGINX_BEHIND: [(&str, &str); 2] = [
+    (
+        "#set_real_ip_from 10.0.0.0/8;",
+        "set_real_ip_from 127.0.0.1;",
+    ),
+    ("#real_ip", "real_ip"),
+];
+
+/// As [`nginx`], with `others` replaced too.
+pub(crate) fn nginx_with(
+    program: &OsStr,
+    name: &str,
+    serve: SocketAddr,
+    service: SocketAddr,
+    others: &[(&str, &str)],
+) -> Running {
     let (folder, address) = (folder(name), free_address());
-    let text = include_str!("../../deploy/nginx.conf").to_owned();
+    let text = with(include_str!("../../deploy/nginx.conf").to_owned(), others);
     let temporary = "http {
         access_log off;
         keepalive_requests 1000000000;
@@ -161,18 +182,19 @@ pub(crate) fn nginx(
     Running::start(command, folder, address)
 }
 
-/// Starts HAProxy with the configuration of the guide.
+/// Starts HAProxy with the configuration of the guide, in which `others` are replaced too.
 pub(crate) fn haproxy(
     program: &OsStr,
     name: &str,
     serve: SocketAddr,
     service: SocketAddr,
+    others: &[(&str, &str)],
 ) -> Running {
     let (folder, address) = (folder(name), free_address());
     let lua = folder.join("portcullis.lua");
     fs::write(&lua, include_str!("../../deploy/portcullis.lua")).expect("a file");
     let text = with(
-        include_str!("../../deploy/haproxy.cfg").to_owned(),
+        with(include_str!("../../deploy/haproxy.cfg").to_owned(), others),
         &[
             ("/etc/haproxy/portcullis.lua", &lua.to_string_lossy()),
             ("bind :80", &format!("bind {address}")),
