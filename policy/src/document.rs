@@ -231,13 +231,26 @@ impl<'t> Reader<'t> {
 
     /// Notes the names of a table that are not among the words of `known`.
     pub(crate) fn known(&mut self, table: &Table<'_>, of: &str, known: &str) {
+        self.known_or(table, of, known, |_| None);
+    }
+
+    /// As [`known`](Self::known). `elsewhere` returns what to do about a name that belongs in
+    /// another place.
+    pub(crate) fn known_or(
+        &mut self,
+        table: &Table<'_>,
+        of: &str,
+        known: &str,
+        elsewhere: impl Fn(&str) -> Option<&'static str>,
+    ) {
         for (name, _) in table.iter() {
             let is_known = |known: &str| table.names.are_equal(known, &name.text);
             if !words(known).any(is_known) {
                 let all = || words(known).collect::<Vec<_>>().join(", ");
-                let hint = match nearest(&name.text, words(known)) {
-                    Some(nearest) => format!("did you mean {nearest}?"),
-                    None => format!("expected one of {}", all()),
+                let hint = match (elsewhere(&name.text), nearest(&name.text, words(known))) {
+                    (Some(hint), _) => hint.into(),
+                    (None, Some(nearest)) => format!("did you mean {nearest}?"),
+                    (None, None) => format!("expected one of {}", all()),
                 };
                 let name_shown = shown(&name.text);
                 let message = format!("{name_shown} is not a setting of {of}: {hint}");

@@ -8,7 +8,7 @@ use core::time::Duration;
 use crate::conditions::Conditions;
 #[cfg(feature = "json")]
 use crate::document::Names;
-use crate::document::{Reader, RuleNumber, Span, Table, Text, Value};
+use crate::document::{Reader, RuleNumber, Span, Table, Text, Value, words};
 use crate::key::Key;
 use crate::limit::{Algorithm, Limit, QueueOrder};
 use crate::path::{PathReading, PathRules};
@@ -330,7 +330,11 @@ impl<'t> FileReader<'t> {
 
     fn rule(&mut self, value: &Value<'t>) -> Option<Rule> {
         let table = self.reader.table(value, "rules")?;
-        self.reader.known(table, "a rule", RULE);
+        let of_file = |name: &str| {
+            let is_known = words(FILE).any(|known| known == name);
+            is_known.then_some("it is one of the file: in TOML, put it above the first [[rules]]")
+        };
+        self.reader.known_or(table, "a rule", RULE, of_file);
         let Some(name) = table.get("name") else {
             self.reader
                 .refuse(value.span, "name is missing in this rule");

@@ -795,3 +795,15 @@ fn a_message_is_at_the_rule_of_the_file() {
             .is_none()
     );
 }
+
+/// In TOML, all that follows `[[rules]]` is of the rule.
+#[test]
+fn a_setting_of_the_file_in_a_rule_is_reported_with_where_it_belongs() {
+    let wrong = "[[rules]]\nname = 'a'\nserve.trusted = []\nstores = ['a']\n";
+    let hint = "is not a setting of a rule: it is one of the file: in TOML, put it above the first \
+                [[rules]]";
+    assert_eq!(
+        errors(wrong),
+        [format!("3:1: serve {hint}"), format!("4:1: stores {hint}")]
+    );
+}
