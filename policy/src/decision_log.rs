@@ -31,6 +31,7 @@ use crate::rule::Rule;
 /// |---|---|
 /// | `WARN` | a denial |
 /// | `INFO` | a request that is allowed, and that a shadow rule would have denied |
+/// | `INFO` | a denial in spite of which the request passes: see [`About::shadow`] |
 /// | `DEBUG` | any other |
 ///
 /// An event has neither the path nor the address of a request, nor any header: they may be
@@ -77,6 +78,8 @@ pub struct About<'a> {
     pub correlation_id: Option<&'a str>,
     /// How long the request took, if it is over.
     pub duration: Option<Duration>,
+    /// Whether the request passes in spite of a denial, because the caller only counts denials.
+    pub shadow: bool,
 }
 
 impl<'a> About<'a> {
@@ -91,6 +94,7 @@ impl<'a> About<'a> {
         Self {
             correlation_id: None,
             duration: None,
+            shadow: false,
         }
     }
 
@@ -103,6 +107,18 @@ impl<'a> About<'a> {
     #[must_use]
     pub const fn correlation_id(mut self, id: &'a str) -> Self {
         self.correlation_id = Some(id);
+        self
+    }
+
+    /// Sets whether the request passes in spite of a denial: [`shadow`](Self::shadow).
+    ///
+    /// ```
+    /// # use portcullis_policy::About;
+    /// let _ = About::new().shadow(true);
+    /// ```
+    #[must_use]
+    pub const fn shadow(mut self, shadow: bool) -> Self {
+        self.shadow = shadow;
         self
     }
 
@@ -217,12 +233,21 @@ impl DecisionLog {
             left_out: None,
         };
         if !decision.is_allowed() {
-            if tracing::enabled!(target: TARGET, Level::WARN) && self.may_write(now, &mut decided) {
+            let is_wanted = if about.shadow {
+                tracing::enabled!(target: TARGET, Level::INFO)
+            } else {
+                tracing::enabled!(target: TARGET, Level::WARN)
+            };
+            if is_wanted && self.may_write(now, &mut decided) {
                 let denied_by = decision.denied_by();
                 decided.limit = denied_by.as_ref().map(|limit| limit as &dyn fmt::Display);
                 let wait = decision.retry().and_then(|retry| retry.wait_from(now));
                 decided.retry_after = wait.map(|wait| wait.as_secs_f64());
-                event!(Level::WARN, decided, "request denied");
+                if about.shadow {
+                    event!(Level::INFO, decided, "request would be denied");
+                } else {
+                    event!(Level::WARN, decided, "request denied");
+                }
             }
         } else if let Some(shadow) = decision.shadow_denied() {
             if tracing::enabled!(target: TARGET, Level::INFO) && self.may_write(now, &mut decided) {

@@ -86,6 +86,22 @@ fn record(log: &DecisionLog, clients: &[&str]) {
 }
 
 #[test]
+fn a_denial_in_spite_of_which_the_request_passes_is_told_as_one() {
+    let events = events(Level::INFO, || {
+        let policy = Policy::new([Rule::new("all").limit("0/s".parse().unwrap())]).unwrap();
+        let (now, request) = (Timestamp::from_secs(1), Request::new("GET", "/"));
+        let decision = policy.decide_at(now, &request);
+        let about = About::new().shadow(true);
+        DecisionLog::new().record_at(now, &request, &decision, about);
+    });
+    let [(Level::INFO, text)] = &events[..] else {
+        panic!("{events:?}");
+    };
+    let expected = "message=request would be denied outcome=\"denied\" rule=\"all\" limit=0/s";
+    assert!(text.starts_with(expected), "{text}");
+}
+
+#[test]
 fn each_decision_has_an_event_with_its_fields() {
     let events = events(Level::DEBUG, || {
         record(&DecisionLog::new(), &["a", "a", "a", "a", "", "admin"]);

@@ -58,17 +58,11 @@ type Limited = WaitingRateLimit<Pass, ByLivePolicy, MonotonicClock, AnyBody>;
 pub(crate) struct Checks {
     limited: Limited,
     counts: Arc<Counts>,
-    is_shadow: bool,
     malformed: Seldom,
 }
 
 impl Checks {
-    pub(crate) fn new(
-        policy: &LivePolicy,
-        settings: &Settings,
-        counts: &Arc<Counts>,
-        is_shadow: bool,
-    ) -> Self {
+    pub(crate) fn new(policy: &LivePolicy, settings: &Settings, counts: &Arc<Counts>) -> Self {
         let sees = Arc::clone(counts);
         let judge = ByPolicy::new(policy.clone())
             .properties(described::property)
@@ -85,7 +79,6 @@ impl Checks {
         Self {
             limited: layer.layer(Pass),
             counts: Arc::clone(counts),
-            is_shadow,
             malformed: Seldom::new(),
         }
     }
@@ -135,12 +128,12 @@ impl Checks {
 
     /// Whether requests pass in spite of denials.
     pub(crate) fn is_shadow(&self) -> bool {
-        self.is_shadow
+        self.counts.is_shadow()
     }
 
     /// Gives a denial the form that the proxy understands, or lets the request pass in spite of it.
     fn shape(&self, proxy: &Proxy, response: &mut Response<Full<Bytes>>) {
-        let instead = if self.is_shadow {
+        let instead = if self.is_shadow() {
             Some(StatusCode::OK)
         } else {
             proxy.denial
@@ -151,7 +144,7 @@ impl Checks {
         let denied = HeaderValue::from(response.status().as_u16());
         response.headers_mut().insert(STATUS.clone(), denied);
         *response.status_mut() = status;
-        if self.is_shadow {
+        if self.is_shadow() {
             response.headers_mut().remove(header::RETRY_AFTER);
             response.headers_mut().remove(header::CONTENT_TYPE);
             *response.body_mut() = Full::default();

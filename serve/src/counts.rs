@@ -50,6 +50,8 @@ struct OfPolicy {
 /// Counts since the start of the program.
 pub(crate) struct Counts {
     live: LivePolicy,
+    /// Whether requests pass in spite of denials.
+    is_shadow: bool,
     log: DecisionLog,
     policies: RwLock<Policies>,
     /// What the rules had answered at each of the last seconds: the newest first.
@@ -125,7 +127,9 @@ impl OfPolicy {
             ] {
                 add(name, answer, String::new(), *count);
             }
-            for (limit, count) in rule.limits().iter().zip(by_limit) {
+            // One at once is left out, and denies nothing.
+            let limits = rule.limits().iter().zip(by_limit);
+            for (limit, count) in limits.filter(|(limit, _)| !limit.is_held()) {
                 add(name, "denied", limit.to_string(), *count);
             }
         }
@@ -136,7 +140,7 @@ impl OfPolicy {
 }
 
 impl Counts {
-    pub(crate) fn new(live: LivePolicy) -> Self {
+    pub(crate) fn new(live: LivePolicy, is_shadow: bool) -> Self {
         let counts = || (0..).map(|_| AtomicU64::new(0));
         let answers = askers().map(|_| Answers {
             by_status: counts().take(STATUSES.len()).collect(),
@@ -147,6 +151,7 @@ impl Counts {
             policies: RwLock::new(Policies::default()),
             samples: Mutex::new(VecDeque::new()),
             live,
+            is_shadow,
             log: DecisionLog::new(),
             answers: answers.collect(),
             malformed: AtomicU64::new(0),
@@ -168,8 +173,9 @@ impl Counts {
                 of.shadows[index].fetch_add(1, Relaxed);
             }
         }
+        let about = About::new().shadow(self.is_shadow);
         self.log
-            .record_at(seen.now, seen.request, seen.decision, About::new());
+            .record_at(seen.now, seen.request, seen.decision, about);
     }
 
     /// The counts of a policy. `None` if two others have come in force since it was.
@@ -235,6 +241,11 @@ impl Counts {
     /// How often a change of the file was refused, and put in force.
     pub(crate) fn reloads(&self) -> [u64; 2] {
         [0, 1].map(|index| self.reloads[index].load(Relaxed))
+    }
+
+    /// Whether requests pass in spite of denials.
+    pub(crate) fn is_shadow(&self) -> bool {
+        self.is_shadow
     }
 
     pub(crate) fn live(&self) -> &LivePolicy {

@@ -99,11 +99,17 @@ fn answers(text: &mut Text, counts: &Counts) {
     text.metric(
         name,
         "counter",
-        "Checks, by the proxy and the status of the decision.",
+        "Checks, by the proxy and the status of the decision. In the mode shadow all pass.",
     );
+    let mode = if counts.is_shadow() {
+        "shadow"
+    } else {
+        "enforcing"
+    };
     for (index, proxy) in askers().enumerate() {
         for (status, count) in counts.statuses(index) {
-            let labels = [("proxy", proxy), ("status", &status.to_string())];
+            let status = status.to_string();
+            let labels = [("proxy", proxy), ("status", &status), ("mode", mode)];
             text.sample(name, &labels, count);
         }
     }

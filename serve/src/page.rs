@@ -77,8 +77,13 @@ pub(crate) fn whole(counts: &Counts, stores: &[StoreState], query: Option<&str>)
 /// What changes: the rules with their rates, and the keys that are denied most.
 pub(crate) fn live(counts: &Counts, stores: &[StoreState]) -> String {
     let policy = counts.live().load();
+    let mode = if counts.is_shadow() {
+        "<strong>SHADOW: every request passes, and denials are only counted.</strong> "
+    } else {
+        ""
+    };
     let mut html = format!(
-        "<p>Generation {} of the policy, {} open connections of proxies.",
+        "<p>{mode}Generation {} of the policy, {} open connections of proxies.",
         policy.generation(),
         counts.connections()
     );
@@ -272,7 +277,8 @@ fn says(considered: &Considered<'_>, now: Timestamp) -> String {
         } => {
             let is_allowed = details.iter().all(|detail| detail.decision.is_ok());
             let mut text = if is_allowed { "allowed" } else { "denied" }.to_owned();
-            for (limit, detail) in limits.iter().zip(details) {
+            let each = limits.iter().zip(details);
+            for (limit, detail) in each.filter(|(limit, _)| !limit.is_held()) {
                 let _ = write!(text, "; {limit}: {} left", detail.available);
                 if detail.decision.is_err()
                     && let Some(wait) = detail.retry.wait_from(now)

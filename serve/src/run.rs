@@ -74,8 +74,8 @@ async fn started(args: &Args, settings: Settings) -> Result<(), String> {
     let mut file = Enforced::new(&args.file);
     let live = policy(&mut file, stores)?;
     file.warn(&live.load());
-    let counts = Arc::new(Counts::new(live.clone()));
-    let checks = Arc::new(Checks::new(&live, &settings, &counts, args.shadow));
+    let counts = Arc::new(Counts::new(live.clone(), args.shadow));
+    let checks = Arc::new(Checks::new(&live, &settings, &counts));
     let admin = Arc::new(Admin {
         counts: Arc::clone(&counts),
         stores: states,

@@ -237,7 +237,13 @@ fn in_shadow_mode_every_request_passes_and_is_counted() {
     let metrics = program.metrics();
     let counted = "portcullis_decisions_total{rule=\"login\",answer=\"denied\",limit=\"2/d\"} 2";
     assert!(metrics.contains(counted), "{metrics}");
-    let denied = program.event("request denied");
+    let checks = "portcullis_checks_total{proxy=\"nginx\",status=\"429\",mode=\"shadow\"} 2";
+    assert!(metrics.contains(checks), "{metrics}");
+    let here = [("Host", "127.0.0.1")];
+    let page = ask(program.admin, "GET /live", &here).body;
+    assert!(page.contains("SHADOW: every request passes"), "{page}");
+    let denied = program.event("request would be denied");
+    assert_eq!(denied["level"], "INFO");
     assert_eq!(
         (&denied["rule"], &denied["outcome"]),
         (&"login".into(), &"denied".into())

@@ -57,8 +57,11 @@ fn decisions_are_counted_by_rule_answer_and_limit_and_go_on_after_a_change() {
     let no_rule = "portcullis_decisions_total{rule=\"\",answer=\"no_rule\",limit=\"\"} ";
     assert_eq!(value(&metrics, no_rule), Some(3.0), "{metrics}");
 
-    let checks =
-        |status| format!("portcullis_checks_total{{proxy=\"haproxy\",status=\"{status}\"}} ");
+    let checks = |status| {
+        format!(
+            "portcullis_checks_total{{proxy=\"haproxy\",status=\"{status}\",mode=\"enforcing\"}} "
+        )
+    };
     assert_eq!(value(&metrics, &checks(200)), Some(5.0));
     assert_eq!(value(&metrics, &checks(429)), Some(1.0));
     let times = "portcullis_check_duration_seconds";
