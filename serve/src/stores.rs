@@ -2,11 +2,14 @@
 
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
 use std::sync::Arc;
 
-use portcullis_core::MonotonicClock;
+use portcullis_core::{MonotonicClock, Timestamp};
 use portcullis_counters::{
-    CounterStore, GuardSettings, GuardedStore, RedisCounters, RedisSettings, StoreEvent,
+    Charge, Counter, CounterLimit, CounterStore, GuardSettings, GuardedStore, OnFailure, Origin,
+    QuotaRead, QuotaWrite, RedisCounters, RedisSettings, StoreDecision, StoreError, StoreEvent,
+    StoreFuture,
 };
 use portcullis_policy::Stores;
 
@@ -50,7 +53,76 @@ fn open_one(settings: &StoreSettings, state: StoreState) -> Result<Arc<dyn Count
     let store = RedisCounters::new(&redis).map_err(|error| error.to_string())?;
     let guard = GuardSettings::new(settings.when_down.0);
     let guarded = GuardedStore::new(store, MonotonicClock::new(), guard);
-    Ok(Arc::new(guarded.observed(move |event| tell(&state, event))))
+    let guarded = guarded.observed(move |event| tell(&state, event));
+    Ok(if settings.when_down.0 == OnFailure::Deny {
+        Arc::new(Unanswered(guarded))
+    } else {
+        Arc::new(guarded)
+    })
+}
+
+/// A guarded store, whose own denials are errors: the reply is 503, and not that of a limit that
+/// has no permits left. No limit of a client is reached, and no client need be looked for.
+struct Unanswered<S>(S);
+
+impl<S> Unanswered<S> {
+    fn told(decided: Result<StoreDecision, StoreError>) -> Result<StoreDecision, StoreError> {
+        let decision = decided?;
+        let is_guards = matches!(decision.origin(), Origin::Fallback);
+        if is_guards && decision.denied_by().is_some() {
+            return Err(StoreError::Unavailable("the store has no answer".into()));
+        }
+        Ok(decision)
+    }
+}
+
+impl<S: CounterStore> CounterStore for Unanswered<S> {
+    fn get_many<'a>(&'a self, ids: &'a [&'a str]) -> StoreFuture<'a, Vec<Counter>> {
+        self.0.get_many(ids)
+    }
+
+    fn increment_and_get<'a>(
+        &'a self,
+        id: &'a str,
+        expiry: Duration,
+        delta: i64,
+    ) -> StoreFuture<'a, Counter> {
+        self.0.increment_and_get(id, expiry, delta)
+    }
+
+    fn read_quotas<'a>(&'a self, ids: &'a [&'a str]) -> StoreFuture<'a, QuotaRead> {
+        self.0.read_quotas(ids)
+    }
+
+    fn write_quotas<'a>(
+        &'a self,
+        read_at: Timestamp,
+        writes: &'a [QuotaWrite<'a>],
+    ) -> StoreFuture<'a, bool> {
+        self.0.write_quotas(read_at, writes)
+    }
+
+    fn take<'a>(&'a self, charges: &'a [Charge<'a>]) -> StoreFuture<'a, StoreDecision> {
+        Box::pin(async move { Self::told(self.0.take(charges).await) })
+    }
+
+    fn take_many<'a>(
+        &'a self,
+        requests: &'a [&'a [Charge<'a>]],
+    ) -> StoreFuture<'a, Vec<Result<StoreDecision, StoreError>>> {
+        Box::pin(async move {
+            let decided = self.0.take_many(requests).await?;
+            Ok(decided.into_iter().map(Self::told).collect())
+        })
+    }
+
+    fn syncs(&self) -> bool {
+        self.0.syncs()
+    }
+
+    fn supports(&self, limit: &CounterLimit) -> Result<(), StoreError> {
+        self.0.supports(limit)
+    }
 }
 
 fn tell(state: &StoreState, event: &StoreEvent) {

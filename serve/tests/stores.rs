@@ -72,13 +72,20 @@ fn programs_share_the_limits_of_a_store_and_do_what_the_file_says_without_it() {
         let down = "portcullis_store_up{store=\"shared\"} 0\n";
         until(|| program.metrics().contains(down));
     }
-    assert_eq!(statuses([&denies, &denies], "d"), [429, 429]);
+    // No limit of the key is reached: it is not the client that is told to ask less.
+    assert_eq!(statuses([&denies, &denies], "d"), [503, 503]);
+    let denied = check(&denies, "d");
+    assert_eq!(denied.header("retry-after"), Some("1"));
+    let by_limit = "{rule=\"clients\",answer=\"denied\",limit=\"4/d\"} 0\n";
+    assert!(denies.metrics().contains(by_limit), "{}", denies.metrics());
+    // A balancer that took all of them away would help nobody.
+    assert_eq!(ask(denies.admin, "GET /ready", &[]).status, 200);
     assert_eq!(statuses([&allows; 6], "d"), [200; 6]);
     assert_eq!(statuses([&shares; 3], "d"), [200, 200, 429]);
     // A change of the file keeps the store.
     denies.write(&policy(1, "").replace("4/d", "5/d"));
     denies.event("a policy is in force");
-    assert_eq!(check(&denies, "e").status, 429);
+    assert_eq!(check(&denies, "e").status, 503);
 }
 
 /// Each API key, the logins of each address, in Redis, and the whole service. Windows take back all
@@ -164,7 +171,7 @@ fn a_denial_by_any_limit_leaves_the_others_as_they_were_also_in_redis_and_withou
     // Redis is killed: logins are denied, and take nothing.
     drop(redis);
     for _ in 0..5 {
-        assert_eq!(ask(login, "192.0.2.9", Some("b")).status, 429);
+        assert_eq!(ask(login, "192.0.2.9", Some("b")).status, 503);
     }
     let one = ask(items, "192.0.2.9", Some("b"));
     states(one, &[("each key", 9), ("service", 28)]);
