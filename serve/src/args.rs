@@ -21,16 +21,21 @@ use portcullis_policy::parse_period;
   portcullis-serve policy.toml
   portcullis-serve policy.toml --listen 10.0.0.5:8787 --log json
   portcullis-serve policy.toml --shadow
+  portcullis-serve policy.toml --check
 
 The file is read again when it changes, and at once on SIGHUP. A file that is not valid is reported,
 and changes nothing. SIGTERM lets the checks that are under way end.
 
-Exit code: 0 it was asked to stop, 2 the command line, the file or an address cannot be used."
+Exit code: 0 it was asked to stop, or the file is valid, 2 the command line, the file or an address cannot be used."
 )]
 pub(crate) struct Args {
     /// The policy file: its name ends with .toml, .json or .jsonc
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
+    /// Says whether the file is valid, with its table `serve`, and what is doubtful in it. Listens
+    /// nowhere
+    #[arg(long)]
+    pub(crate) check: bool,
     /// Where proxies ask
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8787")]
     pub(crate) listen: SocketAddr,

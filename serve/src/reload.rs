@@ -1,6 +1,7 @@
 //! Reads the policy file again: from time to time, and when it is told to.
 //!
-//! A file that is not valid changes nothing, and is reported once.
+//! A file that is not valid changes nothing, and is reported once. That is so too where only its
+//! table `serve` is not valid, which a policy ignores.
 //!
 //! Limits at once are left out: a check is over before its request is. They would count checks, and
 //! deny requests while a store is slow, which no rule says.
@@ -10,14 +11,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
-use portcullis_policy::{Change, FileSource, FileSourceError, Kind, Policy, RuleSource, Sourced};
+use portcullis_policy::{Change, FileSource, Kind, Policy, RuleSource, Sourced};
 
 use crate::counts::Counts;
 use crate::settings::Settings;
+use crate::stores;
 
 /// The policy file, without limits at once.
 pub(crate) struct Enforced {
     file: FileSource,
+    /// The table `serve` of the file that was read last. `None` before the first one.
+    settings: Option<Settings>,
     /// The limits at once of the policy that was read last, each after the name of its rule.
     left_out: Vec<(String, String)>,
 }
@@ -26,6 +30,7 @@ impl Enforced {
     pub(crate) fn new(file: &Path) -> Self {
         Self {
             file: FileSource::new(file),
+            settings: None,
             left_out: Vec::new(),
         }
     }
@@ -54,12 +59,19 @@ impl Enforced {
 }
 
 impl RuleSource for Enforced {
-    type Error = FileSourceError;
+    type Error = String;
 
-    fn load(&mut self, known: Option<&str>) -> Result<Option<Sourced>, FileSourceError> {
-        let Some(sourced) = self.file.load(known)? else {
+    fn load(&mut self, known: Option<&str>) -> Result<Option<Sourced>, String> {
+        let sourced = self.file.load(known);
+        let Some(sourced) = sourced.map_err(|error| error.to_string())? else {
             return Ok(None);
         };
+        let settings = Settings::read(self.file.path())?;
+        if self.settings.as_ref() != Some(&settings) {
+            // They are not used: only the start opens stores.
+            stores::open(&settings)?;
+        }
+        self.settings = Some(settings);
         let left_out = &mut self.left_out;
         left_out.clear();
         Ok(Some(sourced.map(|policy| {
@@ -78,6 +90,7 @@ impl RuleSource for Enforced {
 }
 
 /// Reads the file every `poll`, and at once for each message, until the sender is dropped. Blocks.
+/// Must be called in a runtime of tokio.
 pub(crate) fn run(
     mut file: Enforced,
     settings: &Settings,
@@ -110,10 +123,8 @@ fn look(file: &mut Enforced, settings: &Settings, counts: &Arc<Counts>, reported
             counts.reloaded(true);
             tell(&change);
             file.warn(&live.load());
-            match Settings::read(file.file.path()) {
-                Ok(now) if now == *settings => {}
-                Ok(_) => tracing::warn!("the table `serve` has changed: this needs a restart"),
-                Err(error) => tracing::warn!("{error}"),
+            if file.settings.as_ref() != Some(settings) {
+                tracing::warn!("the table `serve` has changed: this needs a restart");
             }
         }
         Err(error) => {

@@ -11,6 +11,7 @@ use http::Request;
 use hyper::body::Incoming;
 use portcullis_policy::{LivePolicy, Policy, Stores};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{interval, sleep};
@@ -54,7 +55,26 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
         .enable_all()
         .build();
     let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
-    runtime.block_on(started(args, settings))
+    runtime.block_on(async {
+        if args.check {
+            check(args, &settings)
+        } else {
+            started(args, settings).await
+        }
+    })
+}
+
+/// Judges the file as the start of the program does.
+fn check(args: &Args, settings: &Settings) -> Result<(), String> {
+    let (stores, _) = stores::open(settings)?;
+    let mut file = Enforced::new(&args.file);
+    let live = policy(&mut file, stores)?;
+    let policy = live.load();
+    file.warn(&policy);
+    let (rules, file) = (policy.rules().len(), args.file.display());
+    let noun = if rules == 1 { "rule" } else { "rules" };
+    println!("{file}: valid, {rules} {noun}");
+    Ok(())
 }
 
 /// Puts the rules of the file in force, with the stores.
@@ -91,7 +111,11 @@ async fn started(args: &Args, settings: Settings) -> Result<(), String> {
     let (reread, rereads) = mpsc::sync_channel(1);
     {
         let (settings, counts, poll) = (settings.clone(), Arc::clone(&counts), args.poll);
-        thread::spawn(move || reload::run(file, &settings, &counts, poll, &rereads));
+        let runtime = Handle::current();
+        thread::spawn(move || {
+            let _in_runtime = runtime.enter();
+            reload::run(file, &settings, &counts, poll, &rereads);
+        });
     }
     let operators = serve_operators(listeners.admin.0, admin_stops, Arc::clone(&admin));
     let operators = tokio::spawn(operators);

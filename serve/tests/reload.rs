@@ -57,10 +57,20 @@ fn a_file_that_is_not_valid_changes_nothing_and_is_reported_once() {
     program.write(&format!("stores = ['a']\n{}store = 'a'\n", policy("9/d")));
     program.event("the policy before stays in force");
     assert_eq!(check(&program), 429);
+    // So is one whose rules are valid, and whose table `serve` is not.
+    for of_serve in [
+        "trustd = []",
+        "trusted = ['10.0.0.0/33']",
+        "stores.shared.redis = 'nowhere'",
+    ] {
+        program.write(&format!("serve.{of_serve}\n{}", policy("9/d")));
+        program.event("the policy before stays in force");
+        assert_eq!(check(&program), 429, "{of_serve}");
+    }
     program.write(&policy("2/d"));
     program.event("a policy is in force");
     assert_eq!(check(&program), 200);
-    let refused = "portcullis_policy_reloads_total{result=\"refused\"} 2\n";
+    let refused = "portcullis_policy_reloads_total{result=\"refused\"} 5\n";
     assert!(program.metrics().contains(refused));
 }
 
@@ -89,6 +99,48 @@ fn what_this_program_cannot_limit_is_told() {
     );
     assert_eq!(program.event("only the kind `request` is")["rule"], "bytes");
     program.event("this needs a restart");
+    // A limit that is left out has no samples.
+    assert!(!program.metrics().contains("at once"));
+}
+
+/// As its start does, without listening.
+#[test]
+fn a_check_of_a_file_judges_the_whole_file_and_ends() {
+    let folder = folder("judged");
+    let limits = "limits = [{ at_once = 100 }, '1/d']";
+    let rules = policy("1/d").replace("limits = ['1/d']", limits);
+    let checked = |settings: &str, rules: &str| {
+        let file = folder.join("policy.toml");
+        std::fs::write(&file, format!("{settings}\n{rules}")).unwrap();
+        let output = command(&file, &["--check"]).output().unwrap();
+        let [out, log] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert!(!log.contains("checks are answered"), "{log}");
+        (output.status.code(), out, log)
+    };
+    let (code, out, log) = checked("serve.wait = '2s'", &rules);
+    assert_eq!(code, Some(0), "{log}");
+    assert!(out.ends_with("policy.toml: valid, 1 rule\n"), "{out}");
+    assert!(
+        log.contains("a limit at once is not enforced here"),
+        "{log}"
+    );
+    for (settings, says) in [
+        ("serve.trustd = []", "unknown field `trustd`"),
+        ("serve.wait = 'soon'", "soon"),
+        (
+            "serve.stores.shared.redis = 'nowhere'",
+            "serve.stores.shared: ",
+        ),
+        ("stores = 1", "stores"),
+    ] {
+        let (code, out, log) = checked(settings, &rules);
+        assert_eq!((code, &*out), (Some(2), ""), "{settings}");
+        assert!(log.contains(says), "{log}");
+    }
+    // A rule of a store that no setting describes.
+    let (code, _, log) = checked("stores = ['shared']", &format!("{rules}store = 'shared'\n"));
+    assert_eq!(code, Some(2), "{log}");
 }
 
 #[test]
