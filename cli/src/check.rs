@@ -32,6 +32,13 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
     };
     let rules = counted(policy.rules().len() as u64, ("rule", "rules"));
     let mut text = format!("{}: valid, {rules}\n", file.name());
+    if file.is_for_serve() {
+        let _ = writeln!(
+            text,
+            "{}: the table serve is not read here: portcullis-serve --check does",
+            file.name()
+        );
+    }
     if let Some(request) = &args.request {
         text += &explanation(&policy, &args.about, request);
     }

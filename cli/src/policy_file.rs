@@ -156,6 +156,19 @@ impl PolicyFile {
         &self.name
     }
 
+    /// Whether a file in our own format seems to have settings of `portcullis-serve`, which a policy
+    /// ignores.
+    pub(crate) fn is_for_serve(&self) -> bool {
+        let is_ours = matches!(self.format, PolicyFormat::Toml | PolicyFormat::Json);
+        let mut lines = self.texts.iter().flat_map(|(_, text)| text.lines());
+        is_ours
+            && lines.any(|line| {
+                let name = line.trim_start().trim_start_matches(['[', '{', ' ', '"']);
+                let rest = name.strip_prefix("serve").unwrap_or("x");
+                rest.trim_start().starts_with(['.', ']', '=', '"', ':'])
+            })
+    }
+
     /// Puts the rules in force. Prints warnings on standard error.
     ///
     /// # Errors

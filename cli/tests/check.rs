@@ -53,6 +53,33 @@ fn valid_rules_are_counted_whatever_the_format() {
     }
 }
 
+/// They are of another program.
+#[test]
+fn a_file_with_settings_of_serve_is_valid_and_says_who_reads_them() {
+    let rules = "[[rules]]\nname = 'serve'\nproperties = { server = ['a'] }\n";
+    for (name, content, has_settings) in [
+        ("a.toml", format!("serve.trustd = []\n{rules}"), true),
+        ("b.toml", format!("{rules}[serve.stores.a]\n"), true),
+        ("c.toml", format!("# serve\n{rules}"), false),
+        ("d.json", "{ \"rules\": [],\n  \"serve\": {} }".into(), true),
+        (
+            "e.json",
+            "{ \"rules\": [{ \"name\": \"serve\" }] }".into(),
+            false,
+        ),
+    ] {
+        let file = Scratch::new(name, content.as_bytes());
+        let output = check(&[file.path()]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let printed = text(&output.stdout);
+        let line = format!(
+            "{}: the table serve is not read here: portcullis-serve --check does\n",
+            file.path()
+        );
+        assert_eq!(printed.ends_with(&line), has_settings, "{printed}");
+    }
+}
+
 #[test]
 fn a_file_of_another_system_is_checked_and_what_it_loses_is_a_warning() {
     let route = "\"UpstreamPathTemplate\": \"/a/{b}\", \"RateLimitOptions\": ";
