@@ -553,6 +553,32 @@ fn share(rules: Vec<Rule>, rule: usize, lines: &[Line], part: u64, whole: u64) -
 type Searched<'a> = (&'a str, fn() -> Vec<Rule>, &'a [(usize, u64)]);
 
 #[test]
+fn what_nothing_is_proposed_for_is_told_with_the_reason() {
+    let line = r#"192.0.2.7 - - [27/Nov/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 5"#;
+    let log = Scratch::new("no-proposal.log", line.as_bytes());
+    let rules = "\
+        [[rules]]\nname = 'service'\nlimits = [{ at_once = 100 }]\ncontinue = true\n\
+        [[rules]]\nname = 'bare'\npriority = 1\ncontinue = true\n\
+        [[rules]]\nname = 'posts'\npriority = 2\nmethods = ['POST']\nlimits = ['1/s']\n";
+    let policy = Scratch::new("no-proposal.toml", rules.as_bytes());
+    let args = ["replay", log.path(), "--policy", policy.path()];
+    let output = portcullis(&[&args[..], &["--recommend", "1%"]].concat()).output();
+    let output = output.unwrap();
+    let printed = text(&output.stdout);
+    for (rule, why) in [
+        (
+            "service",
+            "a log does not tell how many requests are under way at once",
+        ),
+        ("bare", "it has no limits"),
+        ("posts", "it was asked nothing"),
+    ] {
+        let line = format!("{rule}: nothing to propose: {why}\n");
+        assert!(printed.contains(&line), "{line}{printed}");
+    }
+}
+
+#[test]
 fn recommended_limits_are_the_smallest_with_the_wanted_share_of_denials() {
     let mut lines = lines();
     let log = Scratch::new("recommended.log", &log(&lines, true));

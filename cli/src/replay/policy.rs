@@ -19,6 +19,7 @@ pub(crate) mod waiting;
 
 use core::fmt::Write;
 use core::hash::BuildHasher;
+use core::ptr;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::hash::RandomState;
@@ -148,7 +149,7 @@ pub(crate) struct Activity {
     pub(crate) in_force: Vec<u64>,
 }
 
-/// The keys that were judged, by their hashes.
+/// The keys that were judged, each of a rule, by their hashes.
 pub(crate) struct Keys {
     hashes: HashSet<u64>,
     hasher: RandomState,
@@ -265,8 +266,12 @@ impl Trial {
         let is_allowed = ask_each(kinds, request, bytes, |request| {
             let decision = statistics.decide_at(policy, now, request);
             is_shadow_denied |= decision.shadow_denied().is_some();
-            if let Some(rule) = decision.rule() {
-                has_rule = true;
+            let own = decision.rule();
+            has_rule |= own.is_some();
+            // Also of rules that go on. One that was not asked for permits has decided by itself.
+            let asked = decision.rules();
+            let asked = asked.filter(|rule| own.is_none_or(|own| !ptr::eq(*rule, own)));
+            for rule in asked.chain(own) {
                 keys.add(policy, rule, request);
             }
             decision.is_allowed()

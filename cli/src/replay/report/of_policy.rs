@@ -35,7 +35,7 @@ pub(crate) struct PolicyReport {
     refused_paths: u64,
     /// Requests that a shadow rule would have denied.
     shadow_denied: u64,
-    /// Keys that were judged, up to a million.
+    /// Keys that were judged, each of a rule, up to a million.
     keys: usize,
     /// Requests whose address is missing or not an IP address.
     without_address: u64,
@@ -75,6 +75,9 @@ struct OfRule {
     penalized: u64,
     crowded: u64,
     limits: Vec<OfLimit>,
+    /// Whether any of the limits is over a period.
+    #[serde(skip)]
+    has_periods: bool,
     /// The lines that a rule with thresholds matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     reported: Option<u64>,
@@ -232,6 +235,7 @@ impl OfRule {
                     denied,
                 })
                 .collect(),
+            has_periods: rule.limits().iter().any(|limit| limit.period().is_some()),
             reported: activity.map(|activity| activity.reported),
             thresholds: rule
                 .thresholds()
@@ -554,8 +558,12 @@ impl PolicyReport {
         let Some(found) = &rule.recommended else {
             let why = if rule.limits.is_empty() {
                 "it has no limits"
-            } else {
+            } else if !rule.has_periods {
+                "a log does not tell how many requests are under way at once"
+            } else if rule.asked == 0 {
                 "it was asked nothing"
+            } else {
+                "no key counts"
             };
             return vec![format!("nothing to propose: {why}")];
         };
