@@ -156,8 +156,8 @@ impl PolicyFile {
         &self.name
     }
 
-    /// Whether a file in our own format seems to have settings of `portcullis-serve`, which a policy
-    /// ignores.
+    /// Whether a file in our own format seems to have settings of `portcullis-serve`, which a
+    /// policy ignores.
     pub(crate) fn is_for_serve(&self) -> bool {
         let is_ours = matches!(self.format, PolicyFormat::Toml | PolicyFormat::Json);
         let mut lines = self.texts.iter().flat_map(|(_, text)| text.lines());

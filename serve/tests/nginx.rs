@@ -170,8 +170,8 @@ fn a_client_of_nginx_cannot_choose_its_key() {
     assert_eq!(service.served(), 2);
 }
 
-/// A program on an address of `serve.trusted` may name any client to this program, but not to nginx:
-/// the attempt of the guide.
+/// A program on an address of `serve.trusted` may name any client to this program, but not to
+/// nginx: the attempt of the guide.
 #[test]
 fn a_client_of_nginx_on_a_trusted_address_cannot_choose_its_key() {
     let Some(nginx_program) = installed("nginx", "-v") else {
