@@ -13,6 +13,8 @@ mod wish;
 
 use core::net::Ipv4Addr;
 use core::time::Duration;
+use std::io::Write;
+use std::net::TcpListener;
 use std::time::Instant;
 use std::{fs, thread};
 
@@ -102,8 +104,8 @@ fn eight_logins_behind_nginx_have_the_replies_that_the_guide_shows() {
     let guide = include_str!("../../docs/operators.md");
     let policy = include_str!("../deploy/policy.toml").replace("\"10/s\"", "\"15/s\"");
     let service = Service::start();
-    let logins = |name: &str, arguments: &[&str]| {
-        let program = Program::start(name, &policy, arguments);
+    let logins = |name: &str, policy: &str| {
+        let program = Program::start(name, policy, &[]);
         let folder = format!("{name}-proxy");
         let proxy = nginx(&nginx_program, &folder, program.listen, service.address);
         let login = || ask(proxy.address, "POST /login", &[("Content-Length", "0")]);
@@ -113,12 +115,19 @@ fn eight_logins_behind_nginx_have_the_replies_that_the_guide_shows() {
         let metrics = program.metrics();
         (metrics, login())
     };
-    let (metrics, _) = logins("guide-shadow", &["--shadow"]);
-    let denied: Vec<_> = { metrics.lines() }
-        .filter(|line| line.contains("answer=\"denied\""))
+    let shadow: Vec<_> = { policy.lines() }
+        .map(|line| match line.starts_with("name = ") {
+            true => format!("{line}\nshadow = true\n"),
+            false => format!("{line}\n"),
+        })
         .collect();
+    let (metrics, _) = logins("guide-shadow", &shadow.concat());
+    let denied: Vec<_> = { metrics.lines() }
+        .filter(|line| line.starts_with("portcullis_shadow_denials"))
+        .collect();
+    assert_eq!(denied.len(), 3);
     assert!(guide.contains(&denied.join("\n")), "{denied:?}");
-    let (_, denied) = logins("guide-enforced", &[]);
+    let (_, denied) = logins("guide-enforced", &policy);
     assert_eq!(denied.status, 429);
     let policy = denied.header("ratelimit-policy").expect("it is stated");
     assert!(guide.contains(policy), "{policy}");
@@ -168,6 +177,62 @@ fn a_client_of_nginx_cannot_choose_its_key() {
         assert_eq!(status(&[forged]), 429, "{forged:?}");
     }
     assert_eq!(service.served(), 2);
+}
+
+/// The lines of the sample for a limit at once. A request that nginx denies takes no permits.
+#[test]
+fn nginx_keeps_the_limit_at_once_that_the_program_leaves_out() {
+    let Some(nginx_program) = installed("nginx", "-v") else {
+        return;
+    };
+    let policy = "[[rules]]\nname = 'all'\nlimits = ['2/d']\n";
+    let program = Program::start("at-once", policy, &[]);
+    let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = nginx_with(
+        &nginx_program,
+        "nginx-at-once",
+        program.listen,
+        service.local_addr().unwrap(),
+        &[
+            ("#limit_conn", "limit_conn"),
+            ("limit_conn service 100;", "limit_conn service 1;"),
+        ],
+    );
+    let mut first = Client::connect(proxy.address);
+    first.request("GET /", &[]);
+    let (mut under_way, _) = service.accept().unwrap();
+    let denied = ask(proxy.address, "GET /", &[]);
+    assert_eq!((denied.status, denied.header("retry-after")), (429, None));
+    let reply = b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n";
+    under_way.write_all(reply).unwrap();
+    drop(under_way);
+    let allowed = first.reply();
+    assert_eq!(allowed.status, 200);
+    assert_eq!(allowed.header("ratelimit"), Some(r#""all";r=1;t=43200"#));
+    let counted = "{rule=\"all\",answer=\"allowed\",limit=\"\"} 1\n";
+    assert!(program.metrics().contains(counted));
+}
+
+/// The lines of the sample for a trial.
+#[test]
+fn in_a_trial_requests_pass_nginx_while_the_program_has_no_answer() {
+    let Some(nginx_program) = installed("nginx", "-v") else {
+        return;
+    };
+    let policy = "[[rules]]\nname = 'all'\nlimits = ['1/d']\n";
+    let (mut program, service) = (Program::start("trial", policy, &[]), Service::start());
+    let proxy = nginx_with(
+        &nginx_program,
+        "nginx-trial",
+        program.listen,
+        service.address,
+        &[("#error_page", "error_page"), ("#location", "location")],
+    );
+    let status = || ask(proxy.address, "GET /", &[]).status;
+    assert_eq!([status(), status()], [200, 429]);
+    program.signal("TERM");
+    assert!(program.ended().success());
+    assert_eq!([status(), status()], [200, 200]);
 }
 
 /// A program on an address of `serve.trusted` may name any client to this program, but not to
