@@ -48,6 +48,23 @@ fn an_id_is_stale_after_its_slot_was_reused() {
 }
 
 #[test]
+fn leases_held_at_the_same_time_have_slots_of_their_own_that_index_an_array() {
+    let pool: LeasePool<_, 4> = LeasePool::new(Concurrency::new(4));
+    let mut holders: [Option<LeaseId>; 4] = [None; 4];
+    for round in 0..100 {
+        while let Ok(id) = pool.claim_at(NOW, 1, None) {
+            assert_eq!(holders[id.slot()].replace(id), None, "round {round}");
+            assert_eq!(LeaseId::from_bits(id.to_bits()).slot(), id.slot());
+        }
+        assert!(holders.iter().all(Option::is_some), "round {round}");
+        for slot in [round % 4, (round / 4 + 1) % 4] {
+            let released = holders[slot].take().map(|id| pool.release(id));
+            assert!(matches!(released, None | Some(Ok(1))), "{released:?}");
+        }
+    }
+}
+
+#[test]
 fn a_full_pool_says_so_and_takes_no_permits() {
     let pool: LeasePool<_, 3> = LeasePool::new(Concurrency::new(9));
     let ids: Vec<_> = (0..3)

@@ -53,7 +53,6 @@ use crate::time::timestamp::Timestamp;
 /// up to N loads in a nearly full pool. Claims and releases are lock-free. They may pre-empt each
 /// other and a sweep in an interrupt handler. (A thread that is terminated, not just paused, in the
 /// middle of a claim keeps its slot.)
-/// middle of a claim keeps its slot.)
 ///
 /// ```
 /// use portcullis_core::{Concurrency, LeasePool, Timestamp};
@@ -79,7 +78,7 @@ pub struct LeasePool<L, const N: usize> {
     slots: [Slot; N],
 }
 
-/// The id of a lease in a [`LeasePool`]: its slot and the slot's generation. 8 bytes.
+/// The id of a lease in a [`LeasePool`]: its [slot](Self::slot) and the slot's generation. 8 bytes.
 ///
 /// ```
 /// use portcullis_core::{Concurrency, LeasePool, Timestamp};
@@ -132,8 +131,24 @@ impl LeaseId {
         Self((generation as u64) << 32 | slot as u64)
     }
 
-    const fn slot(self) -> u32 {
-        self.0 as u32
+    /// Returns the index of the lease's slot in its pool, from 0 to N - 1. No two leases that a pool
+    /// holds at the same time have the same slot, so it is an index into an array of N buffers or
+    /// devices. A later lease may have it again: compare or release the id, not the slot.
+    ///
+    /// For a number that is not the id of a lease, any index up to `u32::MAX` is possible.
+    ///
+    /// ```
+    /// use portcullis_core::{Concurrency, LeasePool, Timestamp};
+    ///
+    /// static POOL: LeasePool<Concurrency, 4> = LeasePool::new(Concurrency::new(4));
+    /// let mut buffers = [[0; 64]; 4];
+    ///
+    /// let id = POOL.claim_at(Timestamp::ZERO, 1, None).unwrap();
+    /// buffers[id.slot()].fill(7);
+    /// ```
+    #[inline]
+    pub const fn slot(self) -> usize {
+        self.0 as u32 as usize
     }
 
     const fn generation(self) -> u32 {
@@ -211,7 +226,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     ) -> Result<LeaseId, ClaimError> {
         let Some((id, slot)) = self
             .reserve()
-            .and_then(|id| Some((id, self.slots.get(id.slot() as usize)?)))
+            .and_then(|id| Some((id, self.slots.get(id.slot())?)))
         else {
             return Err(ClaimError::PoolFull { slots: N as u32 });
         };
@@ -260,7 +275,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     #[inline]
     pub fn release(&self, id: LeaseId) -> Result<u32, StaleId> {
         let (slot, generation) = (
-            self.slots.get(id.slot() as usize).ok_or(StaleId)?,
+            self.slots.get(id.slot()).ok_or(StaleId)?,
             id.generation(),
         );
         // Acquire: pairs with the release in `claim_at`.
@@ -269,7 +284,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
             return Err(StaleId);
         }
         let permits = slot.permits.load(Relaxed);
-        self.end(slot, id.slot(), state, permits).ok_or(StaleId)
+        self.end(slot, id.slot() as u32, state, permits).ok_or(StaleId)
     }
 
     /// Takes back the permits of all leases whose deadline is at or before `now`, and returns their
@@ -348,14 +363,9 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         let found =
             candidates.find_map(|(slot, index)| Some(LeaseId::new(index, slot.reserve()?)))?;
         // The next slot is likely to be free as well.
-        self.hint.store(
-            if found.slot() as usize + 1 < N {
-                found.slot() + 1
-            } else {
-                0
-            },
-            Relaxed,
-        );
+        let next = found.slot() + 1;
+        self.hint
+            .store(if next < N { next as u32 } else { 0 }, Relaxed);
         Some(found)
     }
 
