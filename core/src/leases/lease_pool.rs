@@ -274,17 +274,15 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     /// ```
     #[inline]
     pub fn release(&self, id: LeaseId) -> Result<u32, StaleId> {
-        let (slot, generation) = (
-            self.slots.get(id.slot()).ok_or(StaleId)?,
-            id.generation(),
-        );
+        let (slot, generation) = (self.slots.get(id.slot()).ok_or(StaleId)?, id.generation());
         // Acquire: pairs with the release in `claim_at`.
         let state = slot.state.load(Acquire);
         if state != generation | HELD && state != generation | DUE || generation & STAGE != 0 {
             return Err(StaleId);
         }
         let permits = slot.permits.load(Relaxed);
-        self.end(slot, id.slot() as u32, state, permits).ok_or(StaleId)
+        self.end(slot, id.slot() as u32, state, permits)
+            .ok_or(StaleId)
     }
 
     /// Takes back the permits of all leases whose deadline is at or before `now`, and returns their
