@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use portcullis_core::{FixedWindow, Rate, SlidingWindow, TokenBucket};
 
-/// A duration in the largest unit in which it is at least three, or a whole number, rounded down.
+/// A duration in the largest unit in which it is at least three, or a whole number, rounded to the
+/// nearest whole number.
 fn about(time: Duration) -> String {
     const UNITS: [(&str, u128); 8] = [
         ("years", 31_557_600_000_000_000),
@@ -23,7 +24,7 @@ fn about(time: Duration) -> String {
         .into_iter()
         .find(|(_, length)| fits(*length))
         .unwrap_or(("ns", 1));
-    format!("{} {unit}", nanos / length)
+    format!("{} {unit}", (nanos + length / 2) / length)
 }
 
 #[test]
