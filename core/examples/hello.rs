@@ -6,7 +6,7 @@
 
 use portcullis_core::{Clock, Clocked, MonotonicClock, Rate, TokenBucket};
 
-// 10 requests per second, and up to 3 at once. Settings that are not valid do not compile.
+// 10 per second, and up to 3 at once: so 13 in the first second. Invalid settings do not compile.
 static LIMIT: Clocked<TokenBucket, MonotonicClock> = Clocked::new(
     TokenBucket::new(Rate::per_second(10), 3),
     MonotonicClock::new(),
