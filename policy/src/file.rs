@@ -508,8 +508,10 @@ impl<'t> FileReader<'t> {
                 let setting = format!("{setting}.initial");
                 self.reader.note(rule, &setting, None, initial.span);
             }
-            // An invalid limit keeps its place, so that others keep theirs.
-            self.limit(value).unwrap_or_else(|| Limit::at_once(1))
+            // An invalid limit keeps its place, so that others keep theirs. A rate is valid in
+            // every rule, so what stands there is not refused a second time.
+            let in_its_place = || Limit::per(1, Duration::from_secs(1));
+            self.limit(value).unwrap_or_else(in_its_place)
         };
         limits.iter().enumerate().map(limit).collect()
     }

@@ -195,6 +195,45 @@ thresholds = [
 }
 
 #[test]
+fn a_limit_that_is_not_valid_is_one_error_whatever_else_the_rule_has() {
+    let of_rule = [
+        "",
+        "store = 's'",
+        "store = 's'\nsync = true",
+        "kind = 'ingress'",
+        "kind = 'ingress'\nhold = '1m'",
+        "hold = '1m'",
+        "penalty = '1m'",
+        "key = ['header:X']",
+        "key = ['header:X']\noverrides = [{ key = ['a'], limits = ['1/m'] }]",
+        "continue = true",
+    ];
+    let limits = [
+        "'3/sec'",
+        "3",
+        "{ rate = '3/sec' }",
+        "{ rate = '3/sec', strict = true, algorithm = 'sliding-window' }",
+        "{ at_once = -1 }",
+        "{ burst = 3 }",
+    ];
+    for of_rule in of_rule {
+        for limit in limits {
+            for limits in [limit.to_owned(), format!("'2/m', {limit}")] {
+                let text = format!(
+                    "stores = ['s']\n[[rules]]\nname = 'r'\n{of_rule}\nlimits = [{limits}]"
+                );
+                let found = errors(&text);
+                assert_eq!(found.len(), 1, "{text}\n{found:#?}");
+            }
+        }
+        let text = format!(
+            "stores = ['s']\n[[rules]]\nname = 'r'\n{of_rule}\nlimits = ['3/s', '3/m']"
+        );
+        assert!(Policy::from_toml(&text).is_ok(), "{text}");
+    }
+}
+
+#[test]
 fn all_errors_are_reported_where_they_are() {
     assert_eq!(errors(WRONG_TOML), EXPECTED);
 }
