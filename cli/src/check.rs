@@ -12,7 +12,7 @@ use crate::args::{CheckArgs, RequestArgs};
 use crate::failure::Failure;
 use crate::limit::kind_name;
 use crate::policy_file::PolicyFile;
-use crate::text::{counted, visible};
+use crate::text::{counted, grouped, visible};
 
 /// Prints that the rules are valid, or all errors of the file. If there is a request, prints for
 /// each rule whether it matches, and what its limits would answer.
@@ -31,7 +31,8 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
         }
     };
     let rules = counted(policy.rules().len() as u64, ("rule", "rules"));
-    let mut text = format!("{}: valid, {rules}\n", file.name());
+    let tables = tables(policy.table_bytes());
+    let mut text = format!("{}: valid, {rules}{tables}\n", file.name());
     if file.is_for_serve() {
         let _ = writeln!(
             text,
@@ -46,6 +47,15 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
     out.write_all(text.as_bytes())?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// How much memory the tables of the rules take, if that is 10 MB or more.
+fn tables(bytes: usize) -> String {
+    let megabytes = (bytes as u64).div_ceil(1_000_000);
+    if megabytes < 10 {
+        return String::new();
+    }
+    format!(", tables of {} MB", grouped(megabytes))
 }
 
 /// The kinds of rules, in the order in which a request is decided for them.

@@ -81,6 +81,20 @@ fn a_file_with_settings_of_serve_is_valid_and_says_who_reads_them() {
 }
 
 #[test]
+fn the_memory_of_large_tables_is_shown() {
+    for (keys, shown) in [(1_000, ""), (100_000, ", tables of 341 MB")] {
+        let limit = "{ rate = \"5/m\", algorithm = \"sliding-window\" }";
+        let rule = format!("name = \"a\"\nkey = [\"address\"]\nkeys = {keys}\n");
+        let limits = if shown.is_empty() { "\"5/m\"" } else { limit };
+        let content = format!("[[rules]]\n{rule}limits = [{limits}]\n");
+        let file = Scratch::new(&format!("keys-{keys}.toml"), content.as_bytes());
+        let output = check(&[file.path()]);
+        let expected = format!("{}: valid, 1 rule{shown}\n", file.path());
+        assert_eq!(text(&output.stdout), expected);
+    }
+}
+
+#[test]
 fn a_file_of_another_system_is_checked_and_what_it_loses_is_a_warning() {
     let route = "\"UpstreamPathTemplate\": \"/a/{b}\", \"RateLimitOptions\": ";
     let options = "{ \"Limit\": 2, \"Period\": \"1s\", \"ClientWhitelist\": [\"\"] }";
