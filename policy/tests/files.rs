@@ -226,9 +226,8 @@ fn a_limit_that_is_not_valid_is_one_error_whatever_else_the_rule_has() {
                 assert_eq!(found.len(), 1, "{text}\n{found:#?}");
             }
         }
-        let text = format!(
-            "stores = ['s']\n[[rules]]\nname = 'r'\n{of_rule}\nlimits = ['3/s', '3/m']"
-        );
+        let text =
+            format!("stores = ['s']\n[[rules]]\nname = 'r'\n{of_rule}\nlimits = ['3/s', '3/m']");
         assert!(Policy::from_toml(&text).is_ok(), "{text}");
     }
 }

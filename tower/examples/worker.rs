@@ -1,7 +1,8 @@
-//! A crawler that obeys the hosts: 4 requests at once in total, and of each host one at a time and
-//! 10 per second. A host that answers with `Retry-After` is left alone for as long as it asks.
+//! A crawler that obeys the hosts: 4 requests at once in total, and of each host two at once and 10
+//! per second. A host that answers with `Retry-After` is left alone for as long as it asks.
 //!
 //! ```sh
+//! # Ends when all pages are fetched, or by Ctrl-C.
 //! cargo run -p portcullis-tower --features client --example worker
 //! ```
 
@@ -15,8 +16,16 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use portcullis_async::{Queue, Rejected, TokioTimer};
 use portcullis_core::{Clock, Concurrency, Rate};
 use portcullis_tower::client::ServerLimits;
+use tokio::signal::ctrl_c;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
+
+/// The tasks of each host, and so the most places of the total that it has.
+pub(crate) const TASKS_OF_HOST: NonZero<u32> = NonZero::new(2).expect("not 0");
+
+/// How long a request waits for its host, while it has a place of the total: more than
+/// `TASKS_OF_HOST` requests take at the rate of the host, which is 200 ms here.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Clones share their limits.
 #[derive(Clone)]
@@ -31,7 +40,7 @@ impl Crawler {
             .rate(Rate::per_second(10), 1)
             // The hosts count, too. Without slack, no two requests are closer than 100 ms.
             .slack(Duration::ZERO)
-            .concurrency(NonZero::<u64>::MIN);
+            .concurrency(TASKS_OF_HOST);
         Self {
             total: Queue::new(Concurrency::new(4), TokioTimer::new(), 1_000).shared(),
             hosts: hosts.build(),
@@ -43,14 +52,14 @@ impl Crawler {
         loop {
             // The host comes last: its permit counts from when it is granted.
             let place = self.total.acquire(1).await?;
-            let request = self.hosts.acquire(host).within(Duration::from_secs(1));
-            let sending = match request.await {
+            let sending = match self.hosts.acquire(host).within(PATIENCE).await {
                 Ok(sending) => sending,
                 Err(rejected @ Rejected::Deadline { .. }) => {
                     // The host asks for more patience than that. Others take the place.
                     drop(place);
+                    // `None`: the host will be asked again when another request has its reply.
                     let wait = rejected.retry().wait_from(TokioTimer::new().now());
-                    sleep(wait.unwrap_or(Duration::from_secs(1))).await;
+                    sleep(wait.unwrap_or(PATIENCE)).await;
                     continue;
                 }
                 Err(rejected) => return Err(rejected),
@@ -84,30 +93,43 @@ async fn send(host: &str, page: u32) -> (StatusCode, HeaderMap) {
     (StatusCode::OK, headers)
 }
 
+/// Fetches the pages of a host: every `TASKS_OF_HOST`th one.
+async fn fetch(
+    crawler: Crawler,
+    host: &str,
+    pages: impl Iterator<Item = u32>,
+    start: Instant,
+) -> Result<(), Rejected> {
+    for page in pages {
+        let status = crawler.page(host, page).await?;
+        let at = start.elapsed().as_millis();
+        println!("{at:4} ms: {host}/{page}: {status}");
+    }
+    Ok(())
+}
+
+async fn ended(tasks: &mut JoinSet<Result<(), Rejected>>) {
+    while let Some(task) = tasks.join_next().await {
+        println!("{:?}", task.expect("no panic"));
+    }
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let (crawler, start) = (Crawler::new(), Instant::now());
-    let mut hosts = JoinSet::new();
-    for (host, pages) in [("busy.example", 6), ("calm.example", 1_000)] {
-        let crawler = crawler.clone();
-        // A task for each host, so that a host has no more than one place of the total.
-        hosts.spawn(async move {
-            for page in 1..=pages {
-                let status = crawler.page(host, page).await?;
-                if page <= 6 {
-                    println!(
-                        "{:4} ms: {host}/{page}: {status}",
-                        start.elapsed().as_millis()
-                    );
-                }
-            }
-            Ok::<_, Rejected>(())
-        });
+    let mut tasks = JoinSet::new();
+    for (host, pages) in [("busy.example", 6), ("calm.example", 30)] {
+        for first in 1..=TASKS_OF_HOST.get() {
+            let pages = (first..=pages).step_by(TASKS_OF_HOST.get() as usize);
+            tasks.spawn(fetch(crawler.clone(), host, pages, start));
+        }
     }
-    // In place of Ctrl-C or SIGTERM.
-    sleep(Duration::from_secs(4)).await;
-    crawler.shut_down().await;
-    while let Some(host) = hosts.join_next().await {
-        println!("{:?}", host.expect("no panic"));
+    tokio::select! {
+        () = ended(&mut tasks) => {}
+        Ok(()) = ctrl_c() => {
+            crawler.shut_down().await;
+            // The tasks end. Those that sleep until a host allows more are aborted with the set.
+            let _ = timeout(Duration::from_secs(1), ended(&mut tasks)).await;
+        }
     }
 }

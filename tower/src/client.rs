@@ -193,7 +193,8 @@ impl<T: Timer + Send + Sync + 'static> ServerLimits<T> {
     /// Waits until no request is on its way: each [`Sending`] is dropped or has its reply.
     ///
     /// [Close](Self::close) the limits first. Otherwise new requests may be on their way by the
-    /// time the future is ready.
+    /// time the future is ready. A request without an end is waited for without an end: give the
+    /// client of HTTP a time-out.
     pub async fn drained(&self) {
         let queues = self.shared.servers().queues();
         for queue in queues {
@@ -357,7 +358,8 @@ pub struct Sending<T: Timer = TokioTimer> {
 }
 
 impl<T: Timer> Sending<T> {
-    /// Learns from the reply, and lets the next request go.
+    /// Learns from the reply, and lets the next request go. Read the body first if it is to count
+    /// as on its way.
     pub fn replied(self, status: StatusCode, headers: &HeaderMap) {
         let mut stated = Stated::read(headers, &self.reading.clone().now(SystemTime::now()));
         for quota in &mut stated.quotas {
@@ -420,16 +422,16 @@ impl<T: Timer> ServerLimitsBuilder<T> {
     ///
     /// A request that is granted late, within the [slack](Self::slack), counts as on time, so two
     /// of them can be closer together than the rate says. If the server counts each request
-    /// exactly, set the slack to zero, and a rate some per cent lower than the server's: requests
-    /// arrive less evenly than they are sent.
+    /// exactly, set the slack to zero, and an interval that is longer than the server's by the
+    /// jitter that you expect, often 20 to 50 ms: requests arrive less evenly than they are sent.
     pub fn rate(mut self, rate: Rate, burst: u64) -> Self {
         self.options.rate = Some((rate, burst));
         self
     }
 
     /// Sets the most requests on their way at once: sent, and without a reply. Default: no limit.
-    pub fn concurrency(mut self, requests: core::num::NonZero<u64>) -> Self {
-        self.options.concurrency = Some(requests.get());
+    pub fn concurrency(mut self, requests: core::num::NonZero<u32>) -> Self {
+        self.options.concurrency = Some(requests.get().into());
         self
     }
 

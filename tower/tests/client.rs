@@ -384,7 +384,7 @@ async fn a_client_waits_no_longer_than_a_server_that_deviates_from_the_drafts_me
 
 /// One request at a time.
 fn one_at_a_time() -> ServerLimits {
-    let limits = ServerLimits::builder().concurrency(NonZero::<u64>::MIN);
+    let limits = ServerLimits::builder().concurrency(NonZero::<u32>::MIN);
     limits.build()
 }
 
@@ -420,7 +420,7 @@ async fn closed_limits_reject_what_waits_and_what_comes_and_drain_what_is_on_its
 #[tokio::test(start_paused = true)]
 async fn a_request_may_wait_for_another_time_than_the_settings_say() {
     let seconds = Duration::from_secs;
-    let settings = ServerLimits::builder().concurrency(NonZero::<u64>::MIN);
+    let settings = ServerLimits::builder().concurrency(NonZero::<u32>::MIN);
     let limits = settings.timeout(seconds(60)).build();
     let _sending = limits.acquire("a").await.unwrap();
     let start = Instant::now();

@@ -258,3 +258,20 @@ async fn the_crawler_leaves_a_busy_host_alone_while_it_asks_for_that() {
     crawler.shut_down().await;
     assert!(crawler.page("calm.example", 1).await.is_err());
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_tasks_of_one_host_keep_its_rate_and_none_gives_up_its_place() {
+    let (crawler, start) = (worker::Crawler::new(), tokio::time::Instant::now());
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..worker::TASKS_OF_HOST.get() {
+        let crawler = crawler.clone();
+        tasks.spawn(async move {
+            for page in 10..20 {
+                crawler.page("calm.example", page).await.unwrap();
+            }
+        });
+    }
+    tasks.join_all().await;
+    let pages = 10 * u128::from(worker::TASKS_OF_HOST.get());
+    assert_eq!(start.elapsed().as_millis(), (pages - 1) * 100 + 30);
+}

@@ -16,7 +16,7 @@ use portcullis_core::{FixedWindow, MonotonicClock};
 use portcullis_tower::client::ServerLimits;
 use portcullis_tower::fields::{Generation, Quota};
 use reqwest_middleware::ClientBuilder;
-use reqwest_middleware::reqwest::Client;
+use reqwest_middleware::reqwest::{self, Client};
 use tokio::task::JoinSet;
 
 const QUOTA: u64 = 20;
@@ -81,4 +81,39 @@ async fn tasks_of_reqwest_share_what_the_server_states() {
     // 61 requests need four windows.
     assert!(start.elapsed() >= 2 * WINDOW, "{:?}", start.elapsed());
     assert!(start.elapsed() <= 12 * WINDOW, "{:?}", start.elapsed());
+}
+
+/// Fetches a page by a plain client of reqwest.
+async fn page(
+    client: &Client,
+    limits: &ServerLimits,
+    url: reqwest::Url,
+) -> Result<(StatusCode, String), Box<dyn core::error::Error>> {
+    let sending = limits.acquire(url.authority()).await?;
+    // An error drops `sending`, and the next request takes its place.
+    let response = client.get(url).send().await?;
+    let (status, headers) = (response.status(), response.headers().clone());
+    // The request is on its way until its body is read.
+    let body = response.text().await?;
+    sending.replied(status, &headers);
+    Ok((status, body))
+}
+
+#[tokio::test]
+async fn a_plain_client_of_reqwest_is_asked_for_before_and_told_after_the_body() {
+    let denials = Arc::new(AtomicU64::new(0));
+    let address = server::serve(limited(Generation::Draft11, Arc::clone(&denials))).await;
+    let client = Client::builder().no_proxy().build().expect("a client");
+    let limits = ServerLimits::new();
+    for _ in 0..QUOTA + 5 {
+        let url = format!("http://{address}/").parse().expect("a URL");
+        let (status, _) = page(&client, &limits, url).await.expect("a reply");
+        assert_eq!(status, StatusCode::OK);
+    }
+    assert_eq!(denials.load(Relaxed), 0);
+    // Nothing is sent without a server, and nothing is on its way after the error.
+    let nowhere = "http://127.0.0.1:1/".parse().expect("a URL");
+    assert!(page(&client, &limits, nowhere).await.is_err());
+    limits.close();
+    limits.drained().await;
 }
