@@ -17,8 +17,8 @@
 use core::error::Error;
 use core::net::SocketAddr;
 use core::time::Duration;
-use std::env;
 use std::sync::Arc;
+use std::{env, thread};
 
 use axum::Router;
 use axum::extract::Path;
@@ -60,10 +60,11 @@ pub(crate) fn service(policy: &LivePolicy) -> Result<Router, Box<dyn Error>> {
         .layer(layer))
 }
 
-/// Reads the file again once a second. What is not valid is reported, and changes nothing.
-pub(crate) async fn reload(policy: LivePolicy, mut file: FileSource) {
+/// Reads the file again once a second, in a thread of its own. What is not valid is reported, and
+/// changes nothing.
+pub(crate) fn reload(policy: &LivePolicy, mut file: FileSource) {
     loop {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        thread::sleep(Duration::from_secs(1));
         // The time of the requests that are being decided.
         let now = policy.load().now();
         match policy.refresh_at(now, &mut file) {
@@ -83,7 +84,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let policy = LivePolicy::from_source(&mut file)?;
     // A route that is added after the layer is not limited.
     let router = service(&policy)?.route("/metrics", get(async move || metrics.render()));
-    tokio::spawn(reload(policy, file));
+    thread::spawn(move || reload(&policy, file));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3002").await?;
     println!("http://{}", listener.local_addr()?);
     // Without this, the layer does not know who sent a request.

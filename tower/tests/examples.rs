@@ -108,7 +108,8 @@ async fn the_axum_service_has_the_limit_for_all_clients_together() {
 async fn the_axum_service_reads_its_file_again() {
     let (policy, file) = live("axum-changed.toml", AXUM);
     let path = file.path().to_owned();
-    tokio::spawn(axum_service::reload(policy.clone(), file));
+    let reloaded = policy.clone();
+    std::thread::spawn(move || axum_service::reload(&reloaded, file));
     let service = axum_service::service(&policy).unwrap();
     let mut client = Client::connect(server::serve(service).await).await;
     let before = policy.generation();
