@@ -320,9 +320,9 @@ mod tests {
     async fn a_question_that_does_not_arrive_is_an_error_after_a_while() {
         let live = LivePolicy::new(Policy::new([]).unwrap());
         let settings = Settings::default();
-        let counts = Arc::new(Counts::new(live.clone()));
+        let counts = Arc::new(Counts::new(live.clone(), false));
         let envoy = Envoy {
-            checks: Arc::new(Checks::new(&live, &settings, &counts, false)),
+            checks: Arc::new(Checks::new(&live, &settings, &counts)),
             names: Arc::new(settings.envoy),
         };
         let call = Request::post(METHOD).body(Nothing).unwrap();

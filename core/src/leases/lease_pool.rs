@@ -131,9 +131,9 @@ impl LeaseId {
         Self((generation as u64) << 32 | slot as u64)
     }
 
-    /// Returns the index of the lease's slot in its pool, from 0 to N - 1. No two leases that a pool
-    /// holds at the same time have the same slot, so it is an index into an array of N buffers or
-    /// devices. A later lease may have it again: compare or release the id, not the slot.
+    /// Returns the index of the lease's slot in its pool, from 0 to N - 1. No two leases that a
+    /// pool holds at the same time have the same slot, so it is an index into an array of N buffers
+    /// or devices. A later lease may have it again: compare or release the id, not the slot.
     ///
     /// For a number that is not the id of a lease, any index up to `u32::MAX` is possible.
     ///

@@ -30,10 +30,10 @@ impl Serve {
     fn start(rules: &str) -> Self {
         let policy = Policy::from_toml(rules).unwrap_or_else(|errors| panic!("{errors:?}"));
         let (live, settings) = (LivePolicy::new(policy), Settings::default());
-        let counts = Arc::new(Counts::new(live.clone()));
+        let counts = Arc::new(Counts::new(live.clone(), false));
         let runtime = Builder::new_current_thread().enable_time().build();
         Self {
-            checks: Arc::new(Checks::new(&live, &settings, &counts, false)),
+            checks: Arc::new(Checks::new(&live, &settings, &counts)),
             counts,
             settings,
             runtime: runtime.unwrap_or_else(|error| panic!("{error}")),
