@@ -116,9 +116,10 @@ fn eight_logins_behind_nginx_have_the_replies_that_the_guide_shows() {
         (metrics, login())
     };
     let shadow: Vec<_> = { policy.lines() }
-        .map(|line| match line.starts_with("name = ") {
-            true => format!("{line}\nshadow = true\n"),
-            false => format!("{line}\n"),
+        .map(|line| {
+            let is_name = line.starts_with("name = ");
+            let shadow = if is_name { "shadow = true\n" } else { "" };
+            format!("{line}\n{shadow}")
         })
         .collect();
     let (metrics, _) = logins("guide-shadow", &shadow.concat());
