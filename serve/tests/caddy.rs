@@ -99,7 +99,7 @@ fn a_denial_of_caddy_has_the_retry_and_the_fields_and_no_client_chooses_its_key(
         assert_eq!(login(&[], check).status, 429);
     }
     let metrics = program.metrics();
-    let checks = "portcullis_checks_total{proxy=\"caddy\",status=\"429\"} 10\n";
+    let checks = "portcullis_checks_total{proxy=\"caddy\",status=\"429\",mode=\"enforcing\"} 10\n";
     assert!(metrics.contains(checks), "{metrics}");
     let none = "portcullis_malformed_checks_total 0\n";
     assert!(metrics.contains(none), "{metrics}");

@@ -243,7 +243,7 @@ fn a_question_that_is_not_valid_is_an_error_and_takes_nothing() {
     }
     let answer = envoy.ask(&question(&[address]));
     assert_eq!(answer["statuses"][0]["limitRemaining"], 2);
-    let checks = "portcullis_checks_total{proxy=\"envoy\",status=\"200\"} 1\n";
+    let checks = "portcullis_checks_total{proxy=\"envoy\",status=\"200\",mode=\"enforcing\"} 1\n";
     assert!(program.metrics().contains(checks));
 }
 
