@@ -214,7 +214,7 @@ impl<C: Controller> Adaptive<C> {
         // Another thread may have closed the window before the claim.
         let span = match self.recorder.due(now) {
             Due::Nothing => return,
-            Due::Begin(tag) => return self.recorder.begin_anew(tag, now, in_flight),
+            Due::Restart(tag) => return self.recorder.restart(tag, now, in_flight),
             Due::Close(span) => span,
         };
         let old = self.limit();

@@ -9,7 +9,8 @@
 //! |---|---|
 //! | limit what is in flight before a service | [`Adaptive`], [`AdaptiveBuilder`] |
 //! | hold permits, and tell how the request ended | [`Held`], [`Outcome`] |
-//! | choose a controller | [`Knee`] (the default), [`EnvoyGradient`], [`Gradient2`], [`Vegas`], [`Aimd`] |
+//! | choose a controller | [`Knee`], the default |
+//! | choose one of a paper or another system | [`EnvoyGradient`], [`Gradient2`], [`Vegas`], [`Aimd`] |
 //! | write a controller of your own | [`Controller`], [`Window`], [`Sample`], [`Decision`] |
 //! | see what was decided, and why | [`Explanation`], [`Phase`] |
 //! | send a service of others less of what it refuses | [`Throttle`], [`Sent`] |

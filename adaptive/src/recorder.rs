@@ -23,10 +23,11 @@
 //! in it (or 256 windows ago, by a thread that slept in between). Samples that are late, or whose
 //! two halves are of two leases, change an estimate by one sample. No permit depends on them.
 //!
-//! Progress: whatever the times of the callers, a window that has its samples is closed or begun
-//! anew. It begins anew if its beginning is more than [`SKEW`] ahead of the lease that would close
-//! it (one wrong time, or a clock that was set back), or if it was never told (the lease with
-//! number 0 was on a thread that a `fork` left behind).
+//! Progress: whatever the times of the callers, a window that has its samples is closed or
+//! restarted. A lease that could close the window restarts it in two cases. In the first, the
+//! window began more than [`SKEW`] later than the lease ends: one time was wrong, or a clock was
+//! set back. In the second, nobody has written when it began: the lease with number 0 was on a
+//! thread that a `fork` left behind.
 
 use crate::outcome::Outcome;
 use crate::sync::atomic::AtomicU32;
@@ -103,8 +104,8 @@ pub(crate) enum Recorded {
 pub(crate) enum Due {
     Nothing,
     Close(Span),
-    /// Begin the window with this tag anew.
-    Begin(u32),
+    /// Give up the samples of the window with this tag, and let it begin again.
+    Restart(u32),
 }
 
 /// A window that may be closed.
@@ -224,7 +225,7 @@ impl Recorder {
         if self.began_tag.load(Acquire) != tag {
             let is_lost = count >= needed.saturating_add(LOST);
             return if is_lost {
-                Due::Begin(tag)
+                Due::Restart(tag)
             } else {
                 Due::Nothing
             };
@@ -233,7 +234,7 @@ impl Recorder {
             u64::from(self.began[0].load(Relaxed)) << 32 | u64::from(self.began[1].load(Relaxed));
         let now = now.as_nanos();
         if began > now.saturating_add(SKEW) {
-            return Due::Begin(tag);
+            return Due::Restart(tag);
         }
         let nanos = now.saturating_sub(began);
         let old_enough = nanos / 1_000 >= u64::from(self.age.load(Relaxed)) || count >= MOST;
@@ -254,8 +255,8 @@ impl Recorder {
         })
     }
 
-    /// Lets the window go on until it has `needed` samples. It begins anew if so many end that each
-    /// must stand for more, or if its count is full.
+    /// Lets the window go on until it has `needed` samples. Begins the next window instead if each
+    /// sample must stand for more requests than before, or if the count is full.
     pub(crate) fn extend(&self, span: Span, needed: u32, age: u32) {
         if span.next_weight() > span.weight || span.count >= MOST - 1 {
             self.next(span, 0, needed, age);
@@ -279,7 +280,7 @@ impl Recorder {
 
     /// Gives up the window with this tag, and begins one at `now`. So while callers' clocks
     /// disagree, the earliest one counts, and the next closer finds no beginning ahead of it.
-    pub(crate) fn begin_anew(&self, tag: u32, now: Timestamp, in_flight: u32) {
+    pub(crate) fn restart(&self, tag: u32, now: Timestamp, in_flight: u32) {
         let first = start(tag.wrapping_add(1), 0);
         self.begin(now, first >> TAG_AT, in_flight);
         // As if the lease with number 0 had ended.
@@ -333,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_whose_first_lease_died_begins_anew() {
+    fn a_window_whose_first_lease_died_restarts() {
         let recorder = Recorder::new(0, 4, 0);
         let end = |millis| {
             let now = Timestamp::from_millis(millis);
@@ -345,10 +346,10 @@ mod tests {
         let dues = [(); LOST as usize + 3].map(|()| end(1));
         let (last, others) = dues.split_last().unwrap();
         assert!(others.iter().all(|due| matches!(due, Due::Nothing)));
-        let Due::Begin(tag) = *last else {
+        let Due::Restart(tag) = *last else {
             panic!("{last:?}");
         };
-        recorder.begin_anew(tag, Timestamp::from_millis(2), 1);
+        recorder.restart(tag, Timestamp::from_millis(2), 1);
         let dues = [3, 4, 5].map(end);
         assert!(
             matches!(dues[2], Due::Close(Span { count: 3, .. })),

@@ -104,7 +104,7 @@ fn a_window_is_closed_only_when_its_beginning_is_known() {
 }
 
 #[test]
-fn a_window_that_began_far_ahead_begins_anew_once() {
+fn a_window_that_began_far_ahead_restarts_once() {
     explore_briefly(2, 3, || {
         let service = Service::begun(100);
         let other = spawn(&service, |service| service.serve(2));

@@ -25,12 +25,13 @@
 //!
 //! - Each node of the ring is the head of a list, and no list has two nodes in it. The requests of
 //!   a list replace each other as heads, and hand on the credit and the place in the ring.
-//! - Between two critical sections, the front key has the credit for its request or is alone, and
-//!   the total denies the request; otherwise the pending bit of the round is set. So nobody sleeps
-//!   while permits of the total are free for the front key. What the front key cannot take goes to
-//!   nobody else, so requests for few permits do not overtake one for many for ever.
-//! - A key whose own limit denies is not in the ring. It has a timer of its own, or waits for a
-//!   release of its own permits, and delays nobody.
+//! - While no thread holds the lock, the front key can take no permits: the total denies its
+//!   request. If it might take some, the pending bit of the round is set, and a thread serves the
+//!   round again. The front key has the credit for its request, or it is alone.
+//! - If the total denies the front key, the other keys wait too. So a request for many permits is
+//!   granted in the end, although others ask for few.
+//! - A key whose own limit denies is not in the ring, and no key waits for it. It has a timer of
+//!   its own, or it waits for a release of its own permits.
 //!
 //! **Fairness.** Let `N` be the most permits that one request of a key is granted, `w` its weight,
 //! and `G` what it is granted in any span of time in which it is ready throughout. For any two keys

@@ -1,9 +1,10 @@
 //! Serving the keys that wait for the limit of all keys: see `round.rs` for the order and its
 //! bound.
 //!
-//! Called by those who grant, after `serve` has judged the heads for which something has changed: a
-//! key whose own limit grants joins the round, and only `serve_round` takes for it. It asks the
-//! limiter of the key for both limits at once, so a grant is of both or of none.
+//! A thread that serves the queue calls `serve` first, for each head whose answer may have changed.
+//! If the own limit of its key grants, the key joins the round. Then the thread calls
+//! `serve_round`, and nothing else takes permits for these keys. It asks for both limits at once,
+//! so a grant takes from both or from none.
 //!
 //! The front key has the timer of the total, if the total says when it grants. The other keys of
 //! the round have only the timers of their deadlines.
