@@ -130,7 +130,7 @@ const SUITES: [Suite; 14] = [
     suite(
         "core",
         include_str!("../mutants/core.txt"),
-        "--profile checked --package portcullis-core --all-features",
+        "--profile light --package portcullis-core --all-features",
     ),
     suite(
         "explore",
