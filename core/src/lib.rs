@@ -95,11 +95,15 @@
 //! - **One-sided error.** A limiter never admits more than its bound: not in a race, not with a
 //!   stale timestamp (up to the limiter's stated staleness), not when a thread is paused in the
 //!   middle of a call. These cases end in a denial or a later grant.
-//! - **A denial writes nothing**, and computes a retry time only on request. Types for which this
-//!   does not hold say so: those that record denials, such as [`Penalty`]; tables of limiters of
-//!   any type ([`KeyedArray`]), which count the calls under way; a table that is full, which counts
-//!   it; [`StripedConcurrency`], whose first denial after a grant closes the stripes; and
-//!   [`SlidingWindow`], [`StripedBucket`] and [`KeyedList`] after a lost race.
+//! - **A denial writes nothing**, and computes a retry time only on request. The exceptions, which
+//!   the types also name under **Cost**:
+//!   - types that record denials: [`CooldownWindow`], where one denial starts the wait,
+//!     [`Penalty`], [`Escalation`] and [`Counted`];
+//!   - [`LeasePool`], which takes a slot before it asks its limiter; [`KeyedArray`], which counts
+//!     the calls under way; and a table that has no slot for a key, which counts the request;
+//!   - [`StripedConcurrency`], whose first denial after a grant closes the stripes;
+//!   - after a lost race [`SlidingWindow`] and [`StripedBucket`], and [`AllOf`] and [`KeyedList`],
+//!     which give back what they had taken.
 //! - **No division, lock, allocation, system call or panic** where permits are taken.
 //! - **Interrupt-safe.** Taking and releasing may pre-empt any other call on the same limiter, on
 //!   the same thread.

@@ -275,3 +275,20 @@ fn a_full_pool_and_a_stale_id_write_nothing() {
         "{signal:?}"
     );
 }
+
+#[test]
+fn a_pool_whose_limiter_denies_takes_a_slot_and_frees_it() {
+    let pool: LeasePool<Concurrency, 2> = LeasePool::new(Concurrency::new(1));
+    pool.claim_at(Timestamp::ZERO, 1, None).unwrap();
+    assert!(matches!(
+        pool.claim_at(Timestamp::ZERO, 1, None),
+        Err(ClaimError::Denied(_))
+    ));
+    assert_eq!(pool.leases(), 1);
+    let signal = ReadOnly::new(pool)
+        .signal_of(|pool| _ = black_box(pool.claim_at(Timestamp::ZERO, 1, None)));
+    assert!(
+        matches!(signal, Some(libc::SIGSEGV | libc::SIGBUS)),
+        "{signal:?}"
+    );
+}

@@ -48,7 +48,8 @@ use crate::time::timestamp::Timestamp;
 ///   The generations of all pools start at 0. So if two pools have made the same claims and
 ///   releases, each accepts the ids of the other, and then releases a lease of its own.
 ///
-/// **Cost.** A claim costs what the limiter costs and one compare-exchange; so does a release.
+/// **Cost.** A claim costs what the limiter costs and one compare-exchange; so does a release. A
+/// claim that the limiter denies takes a slot and frees it. One that finds no slot writes nothing.
 /// Finding a free slot is one load if leases are released about as often as they are claimed, and
 /// up to N loads in a nearly full pool. Claims and releases are lock-free. They may pre-empt each
 /// other and a sweep in an interrupt handler. (A thread that is terminated, not just paused, in the

@@ -8,8 +8,18 @@ use crate::time::timestamp::Timestamp;
 /// What becomes of permits that a limiter granted, or of a request: the argument of
 /// [`Limiter::give_back`](crate::Limiter::give_back).
 ///
-/// A limiter that wraps another one passes each of them on. A limiter that has nothing to do
-/// answers [`Returned::NOTHING`].
+/// A limiter that wraps another one passes each of them on. What a limiter of its own does:
+///
+/// | value | its permits return by release | they return by time, or it counts none |
+/// |---|---|---|
+/// | [`Release`](Self::Release) | puts them back | nothing |
+/// | [`Refund`](Self::Refund) | puts them back, and counts none as never taken | takes back what its receipt allows, or nothing |
+/// | [`NotGranted`](Self::NotGranted) | nothing, unless it records denials | the same |
+/// | [`Cancelled`](Self::Cancelled) | nothing, unless it counts requests | the same |
+/// | [`Watch`](Self::Watch) | nothing, or remembers it to answer releases by it | nothing |
+///
+/// For "nothing" it answers [`Returned::NOTHING`]. So does a limiter for a value that it does not
+/// know: more may be added.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Back<'a> {
@@ -32,7 +42,9 @@ pub enum Back<'a> {
         receipts: Option<&'a mut Receipts>,
     },
     /// A request has ended without a grant, after any number of
-    /// [attempts](crate::limiter::How::Attempt).
+    /// [attempts](crate::limiter::How::Attempt). A queue says this, because the denial of an
+    /// attempt is not [final](crate::limiter::Ask::is_final): `Penalty` starts its wait, and
+    /// `Counted` counts.
     NotGranted {
         /// The time at which it ended.
         now: Timestamp,
@@ -41,7 +53,7 @@ pub enum Back<'a> {
         /// Why.
         why: NotGranted,
     },
-    /// A request was cancelled while it waited.
+    /// A request was cancelled while it waited: neither a grant nor a denial. `Counted` counts it.
     Cancelled {
         /// The number of permits that it was for.
         permits: u32,
