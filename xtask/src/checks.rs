@@ -224,7 +224,8 @@ pub(crate) const STEPS: &[Step] = &[
     .beside(),
     step(
         "embedded",
-        "the program in docs/embedded.md runs on an emulated Cortex-M3",
+        "the programs in docs/embedded.md run on an emulated Cortex-M3 and Cortex-M0, and the \
+            tests of the second on the host",
         firmware::check_documented,
     )
     .needs(Part::Firmware)
@@ -320,7 +321,7 @@ pub(crate) const STEPS: &[Step] = &[
 
 fn fmt(context: &Context) -> Check {
     // The workspace, and the packages for other targets.
-    for folder in ["", "firmware", "docs/embedded"] {
+    for folder in ["", "firmware", "docs/embedded", "docs/embedded-m0"] {
         let mut cargo = setup::component(context, "fmt", Part::Rustfmt);
         cargo.current_dir(context.root.join(folder));
         command::run(cargo.words("--all --check"))?;

@@ -1,5 +1,5 @@
 //! Builds the programs in `firmware/` for three microcontrollers and runs them in QEMU; each ends
-//! with a status. Also runs their checks on the host, and the program of `docs/embedded.md`.
+//! with a status. Also runs their checks on the host, and the programs of `docs/embedded.md`.
 
 use core::time::Duration;
 use std::io::{BufRead, BufReader};
@@ -14,8 +14,15 @@ use crate::context::Context;
 use crate::setup::{self, Part};
 use crate::targets::{BOARDS, Board};
 
-/// The program of `docs/embedded.md`. Its files are as a user of the libraries writes them.
-const DOCUMENTED: &str = "docs/embedded";
+/// The programs of `docs/embedded.md`: their folder, board, and libraries. Their files are as a
+/// user of the libraries writes them.
+const DOCUMENTED: [(&str, &Board, &[&str]); 2] = [
+    ("docs/embedded", &BOARDS[0], &["core", "async"]),
+    ("docs/embedded-m0/board", &BOARDS[1], &["core"]),
+];
+
+/// Contains the second program, and tests for the host.
+const TESTED: &str = "docs/embedded-m0";
 
 /// The time limit for a program.
 const LONGEST: Duration = Duration::from_mins(5);
@@ -36,16 +43,33 @@ pub(crate) fn check(context: &Context) -> Check {
     Ok(remarks.join(", "))
 }
 
-/// Builds and runs the program of `docs/embedded.md`, with the libraries of this workspace in place
-/// of published ones.
+/// Builds and runs the programs of `docs/embedded.md`, and the tests of the part that runs on the
+/// host.
 pub(crate) fn check_documented(context: &Context) -> Check {
-    let mut cargo = cargo_in(context, DOCUMENTED, BOARDS[0].target, "run");
-    for (library, folder) in [("portcullis-core", "core"), ("portcullis-async", "async")] {
-        let path = context.root.join(folder);
-        let patch = format!("patch.crates-io.{library}.path='{}'", path.display());
+    let mut cargo = context.cargo_test("");
+    cargo
+        .current_dir(context.root.join(TESTED))
+        .env("CARGO_TARGET_DIR", context.target_dir("firmware"));
+    patch(context, &mut cargo, &["core"]);
+    let mut remarks = vec![format!("host: {}", command::run_tests(&mut cargo)?)];
+    for (place, board, libraries) in DOCUMENTED {
+        let mut cargo = cargo_in(context, place, board.target, "run");
+        patch(context, &mut cargo, libraries);
+        remarks.extend(emulated(&mut cargo).map_err(|why| format!("{place}: {why}"))?);
+    }
+    Ok(remarks.join(", "))
+}
+
+/// Puts the libraries of this workspace in the place of published ones.
+fn patch(context: &Context, cargo: &mut Command, libraries: &[&str]) {
+    for library in libraries {
+        let path = context.root.join(library);
+        let patch = format!(
+            "patch.crates-io.portcullis-{library}.path='{}'",
+            path.display()
+        );
         cargo.arg("--config").arg(patch);
     }
-    Ok(emulated(&mut cargo)?.join(", "))
 }
 
 /// Builds and runs the programs of a board. Returns the number of passed checks.
@@ -171,10 +195,12 @@ mod tests {
     use crate::files;
 
     #[test]
-    fn the_documented_program_is_for_the_first_board() {
-        let settings = files::root().join(DOCUMENTED).join(".cargo/config.toml");
-        let target = format!("target = \"{}\"\n", BOARDS[0].target);
-        assert!(files::read(&settings).unwrap().contains(&target));
+    fn each_documented_program_is_for_its_board() {
+        for (place, board, _) in DOCUMENTED {
+            let settings = files::root().join(place).join(".cargo/config.toml");
+            let target = format!("target = \"{}\"\n", board.target);
+            assert!(files::read(&settings).unwrap().contains(&target), "{place}");
+        }
     }
 
     #[test]

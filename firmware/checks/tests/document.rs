@@ -27,10 +27,52 @@ fn about(time: Duration) -> String {
     format!("{} {unit}", (nanos + length / 2) / length)
 }
 
+fn document() -> String {
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/embedded.md");
+    fs::read_to_string(document).unwrap()
+}
+
+#[test]
+fn the_price_of_a_long_rest_in_the_document_is_that_of_the_library() {
+    let document = document();
+    let bucket = |rate, tick| {
+        let builder = TokenBucket::builder(Rate::per_second(rate), 3).tick(tick);
+        builder.build_on::<u32>().unwrap()
+    };
+    for (millis, by_default) in [(1, ", the default"), (10, ""), (100, ""), (1_000, "")] {
+        let tick = Duration::from_millis(millis);
+        // 1 per second: what comes in within a tick.
+        let more = tick.as_secs_f64();
+        let permits = if millis < 1_000 { "permits" } else { "permit" };
+        let row = format!(
+            "| {}{by_default} | {} | {more} {permits} |",
+            about(tick),
+            about(bucket(1, tick).horizon()),
+        );
+        assert!(document.contains(&row), "docs/embedded.md lacks {row}");
+    }
+    let by_default = TokenBucket::builder(Rate::per_second(1), 3);
+    let by_default = by_default.build_on::<u32>().unwrap();
+    assert_eq!(by_default.tick(), Duration::from_millis(1));
+
+    let longest = "136 years at 1 per second, 6.8 years at 20 per second";
+    assert!(document.contains(longest));
+    for (rate, years) in [(1, 136.0), (20, 6.8)] {
+        let of = |millis| bucket(rate, Duration::from_millis(millis)).horizon();
+        let horizons = [1_000 / u64::from(rate), 1_000, 10_000].map(of);
+        for horizon in horizons {
+            let horizon = horizon.as_secs_f64() / 31_557_600.0;
+            assert!(
+                (horizon - years).abs() < 0.2,
+                "{horizon} years at {rate} per second"
+            );
+        }
+    }
+}
+
 #[test]
 fn the_horizons_in_the_document_are_those_of_the_library() {
-    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/embedded.md");
-    let document = fs::read_to_string(document).unwrap();
+    let document = document();
     let mut missing = Vec::new();
     let mut row = |what: &str, tick: Duration, staleness, horizon| {
         let row = format!(
