@@ -31,3 +31,19 @@ pub use self::striped_concurrency::StripedConcurrency;
 pub use self::token_bucket::TokenBucket;
 pub use self::unlimited::Unlimited;
 pub use self::warming_bucket::WarmingBucket;
+
+/// The builders, for the public module [`builder`](crate::builder).
+pub(crate) mod builders {
+    pub use super::adjustable_bucket::AdjustableBucketBuilder;
+    pub use super::adjustable_window::AdjustableWindowBuilder;
+    pub use super::concurrency::ConcurrencyBuilder;
+    pub use super::concurrency_shares::ConcurrencySharesBuilder;
+    pub use super::cooldown_window::CooldownWindowBuilder;
+    pub use super::fixed_window::FixedWindowBuilder;
+    pub use super::sliced_bucket::SlicedBucketBuilder;
+    pub use super::sliding_window::SlidingWindowBuilder;
+    pub use super::striped_bucket::StripedBucketBuilder;
+    pub use super::striped_concurrency::StripedConcurrencyBuilder;
+    pub use super::token_bucket::TokenBucketBuilder;
+    pub use super::warming_bucket::WarmingBucketBuilder;
+}

@@ -13,7 +13,7 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use limiters::{Kind, all};
+use limiters::{Back, Kind, all};
 use portcullis_core::clock::Interval;
 use portcullis_core::keyed::{
     AnyRules, ConcurrencyRules, FixedWindowRules, Line, RuleList, RulesAtRunTime, Seed,
@@ -262,17 +262,20 @@ fn a_clock_with_an_interval_decides_as_the_precise_clock_for_every_limiter() {
     let mut tallies = BTreeMap::new();
     every_limiter::<u64>(0, &mut tallies);
     every_limiter::<u32>(0, &mut tallies);
-    for (name, Tally { decisions, within }) in tallies {
-        let decides = match name {
-            "concurrency" | "striped_concurrency" | "unlimited" => within == decisions,
-            "token_bucket" | "fixed_window" | "sliding_window" | "warming_bucket" => {
-                within > decisions / 5 && within < decisions
-            }
+    let mut deciding = 0;
+    for (kind, limiter) in all::<u64>(1, SECOND) {
+        let Tally { decisions, within } = tallies[kind.name];
+        let decides_within = limiter.hints().decides_within;
+        deciding += u32::from(decides_within);
+        let decides = match (decides_within, kind.back) {
             // These record the time of each grant, or of each denial, or do not look.
-            _ => within == 0,
+            (false, _) => within == 0,
+            (true, Back::by_time) => within > decisions / 5 && within < decisions,
+            (true, Back::by_release | Back::always) => within == decisions,
         };
-        assert!(decides, "{name}: {within} of {decisions}");
+        assert!(decides, "{}: {within} of {decisions}", kind.name);
     }
+    assert!(deciding >= 7, "a limiter has lost its hint: {deciding}");
 }
 
 #[test]

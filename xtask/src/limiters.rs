@@ -1,7 +1,9 @@
-//! Tests that the core's registry of limiters is complete. A limiter that is missing would be left
-//! out of the suites that test all limiters.
+//! Tests that the core's registry of limiters is complete, and that each limiter in it is wherever
+//! all limiters have to be. A limiter that is missing would be left out of the suites that test all
+//! limiters.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use crate::files;
 use crate::sources;
@@ -15,6 +17,26 @@ const REGISTERED: &[(&str, &str)] = {
     }
     for_each_limiter!(named)
 };
+
+/// What a denial of each does, in the same order.
+const DENIALS: &[&str] = {
+    macro_rules! denials {
+        ($($_name:ident: $_type:ty {
+            on: $_on:tt,
+            new: $_new:tt,
+            on_board: $_board:tt,
+            back: $_back:ident,
+            denial: $denial:ident,
+            $($_rest:tt)*
+        })*) => {
+            &[$(stringify!($denial),)*]
+        };
+    }
+    for_each_limiter!(denials)
+};
+
+/// Has no state, so there is nothing to model, to explore, to break or to tune.
+const STATELESS: &str = "unlimited";
 
 /// Types that implement `Limiter` around other limiters, or for a part of one.
 const WRAPPERS: [&str; 10] = [
@@ -84,6 +106,84 @@ fn every_registered_limiter_has_a_source_and_a_test_of_its_name() {
             assert!(file.is_file(), "{} is missing", file.display());
         }
     }
+}
+
+/// Returns the text of a file, or of all Rust files in a folder and below.
+fn text(place: &str) -> String {
+    let read = |file: &Path| files::read(file).unwrap_or_else(|why| panic!("{why}"));
+    let path = files::root().join(place);
+    if path.is_file() {
+        return read(&path);
+    }
+    let files = sources::files(&path).expect("the sources");
+    let files = files.iter();
+    let rust = files.filter(|file| files::has_extension(file, "rs"));
+    rust.map(|file| read(&path.join(file))).collect()
+}
+
+#[test]
+fn every_registered_limiter_is_modelled_explored_broken_and_documented() {
+    let mutants = ["core", "explore", "loom", "orderings"];
+    let mutants = mutants.map(|list| text(&format!("xtask/mutants/{list}.txt")));
+    let places = ["loom-tests/tests", "explore/tests"].map(|place| (place, text(place)));
+    let tables = ["docs/choosing.md", "docs/tuning.md"].map(|place| (place, text(place)));
+    let orderings = text("docs/memory-ordering.md").to_lowercase();
+    let mut missing = Vec::new();
+    for (name, registered) in REGISTERED.iter().filter(|(name, _)| *name != STATELESS) {
+        let kind = without_path(registered);
+        for (place, text) in &places {
+            let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+            if !words.any(|word| word == kind) {
+                missing.push(format!("{place}: no `{kind}`"));
+            }
+        }
+        for (place, text) in &tables {
+            if !["`", "<"]
+                .iter()
+                .any(|end| text.contains(&format!("`{kind}{end}")))
+            {
+                missing.push(format!("{place}: no row for `{kind}`"));
+            }
+        }
+        if !orderings.contains(&name.replace('_', " "))
+            && !orderings.contains(&format!("{name}.rs"))
+        {
+            missing.push(format!("docs/memory-ordering.md: {name} is not named"));
+        }
+        let file = format!("@ core/src/limiters/{name}");
+        let is_of = |line: &str| {
+            line.strip_prefix(&file)
+                .is_some_and(|rest| rest.starts_with(['.', '/']))
+        };
+        if !mutants.iter().any(|list| list.lines().any(is_of)) {
+            missing.push(format!("xtask/mutants: no list breaks {name}.rs"));
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
+fn the_documentation_names_every_limiter_whose_denials_act() {
+    let library = text("core/src/lib.rs");
+    let after = library
+        .split_once("**A denial writes nothing**")
+        .expect("the guarantee")
+        .1;
+    let paragraph = after.split("//! - **").next().unwrap_or_default();
+    let acting = REGISTERED
+        .iter()
+        .zip(DENIALS)
+        .filter(|(_, denial)| **denial == "acts");
+    let mut count = 0;
+    for ((_, registered), _) in acting {
+        let kind = without_path(registered);
+        count += 1;
+        assert!(
+            paragraph.contains(&format!("[`{kind}`]")),
+            "core/src/lib.rs: name {kind} under \"A denial writes nothing\""
+        );
+    }
+    assert!(count > 0, "none acts");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use own::Own;
 pub(crate) trait Subject: Limiter + Debug + Send + Sync + 'static {}
 impl<L: Limiter + Debug + Send + Sync + 'static> Subject for L {}
 
-/// How permits return.
+/// How permits return. The head of `registry.rs` explains each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(non_camel_case_types, reason = "as in the registry")]
 pub(crate) enum Back {
@@ -28,7 +28,7 @@ pub(crate) enum Back {
     always,
 }
 
-/// The effect of a denial.
+/// The effect of a denial. The head of `registry.rs` explains each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(non_camel_case_types, reason = "as in the registry")]
 pub(crate) enum Denial {

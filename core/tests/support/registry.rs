@@ -27,7 +27,15 @@
 /// - `new` makes a typical limiter, in a constant or not: `limit` permits, which return within
 ///   `time` if they return by time. `on_board` makes the same on 32 bits, in ticks of a
 ///   millisecond where ticks can be chosen.
-/// - `back` is how permits return, `denial` whether a denial may write.
+/// - `back` is how permits return:
+///   - `by_time`: by time alone. `Back::Release` does nothing, and a retry time is `Retry::At`.
+///   - `by_release`: by `Back::Release` alone, such as the drop of a lease. A retry time is
+///     `Retry::OnRelease`, and nothing depends on the time.
+///   - `always`: none is ever taken, so none returns, and nothing is denied.
+/// - `denial` is what a denial does to the state:
+///   - `writes_nothing`: nothing that a later call is told of.
+///   - `acts`: it may change what later requests are told, as a denial that starts a wait does.
+///     Name the type under "A denial writes nothing" at the head of `core/src/lib.rs`.
 /// - `refunds` is empty if nothing can be refunded. Otherwise it returns the age at which a receipt
 ///   is worth nothing, because the word may have wrapped.
 /// - `saves` has builders of limiters whose state can be saved while memory is lost.
