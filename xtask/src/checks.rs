@@ -232,7 +232,7 @@ pub(crate) const STEPS: &[Step] = &[
     .beside(),
     step(
         "firmware-cost",
-        "flash, RAM and instructions on a Cortex-M3, compared with the budget and \
+        "flash, RAM and instructions on a Cortex-M3 and a Cortex-M0, compared with the budget and \
             the baseline",
         firmware_cost::check,
     )

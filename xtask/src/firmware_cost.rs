@@ -1,5 +1,5 @@
-//! Measures the cost of each limiter on a Cortex-M3: flash, RAM and instructions. Compares it with
-//! a budget, and with a committed baseline of the same compiler.
+//! Measures the cost of each limiter on a Cortex-M3 and a Cortex-M0: flash, RAM and instructions.
+//! Compares it with a budget, and with a committed baseline of the same compiler.
 //!
 //! The program `firmware/cost` contains one limiter, or none. The difference is the cost of the
 //! limiter.
@@ -14,9 +14,12 @@ use crate::context::Context;
 use crate::files;
 use crate::firmware;
 use crate::programs;
+use crate::targets::BOARDS;
 
 const PACKAGE: &str = "portcullis-cost";
-const TARGET: &str = "thumbv7m-none-eabi";
+
+/// A Cortex-M3 and a Cortex-M0.
+const TARGETS: [&str; 2] = [BOARDS[0].target, BOARDS[1].target];
 
 /// The subject without a limiter. Its call takes this many instructions, including the call itself
 /// and the return, per thousand calls.
@@ -52,38 +55,59 @@ const SUBJECTS: &[&str] = {
     for_each_limiter!(subjects)
 };
 
-/// The budgets, which hold whatever the baseline is: bytes of flash, and instructions per thousand
-/// allowed calls.
+/// The budgets on a Cortex-M3, which hold whatever the baseline is: bytes of flash, and
+/// instructions per thousand allowed calls.
 const BUDGETS: [(&str, i64, i64); 1] = [("token-bucket", 512, 95_000)];
 
 /// The allowed growth of flash and instructions, in percent.
 const TOLERANCE: i64 = 2;
 
 const HEAD: &str = "\
-# On a Cortex-M3, with 32-bit words and opt-level \"s\": bytes of flash (code and constants), bytes of RAM (state and settings), and instructions of
-# a thousand calls, allowed and denied, with 64-bit times. What returns by release is given back in the same call.
+# With 32-bit words and opt-level \"s\": bytes of RAM (state and settings); then on a Cortex-M3 and on a Cortex-M0, bytes of flash (code and constants),
+# and instructions of a thousand calls, allowed and denied, with 64-bit times. What returns by release is given back in the same call.
 # Written by `cargo xtask firmware-cost --bless`.
 ";
 
-/// Flash, RAM, allowed, denied.
-type Cost = [i64; 4];
+/// RAM; then on a Cortex-M3 and on a Cortex-M0 flash, allowed, denied.
+type Cost = [i64; 7];
+
+/// What the numbers of a [`Cost`] are.
+const WHAT: [&str; 7] = [
+    "bytes of RAM",
+    "bytes of flash",
+    "instructions, allowed",
+    "instructions, denied",
+    "bytes of flash on a Cortex-M0",
+    "instructions, allowed, on a Cortex-M0",
+    "instructions, denied, on a Cortex-M0",
+];
 
 pub(crate) fn check(context: &Context) -> Check {
     let (_, is_debian) = firmware::folder(context);
     let compiler = compiler(if is_debian { "/usr/bin/rustc" } else { "rustc" })?;
-    let [flash, _, allowed, denied] = measure(context, NOTHING)?;
     let mut now = BTreeMap::new();
-    for &subject in SUBJECTS {
-        let cost = measure(context, subject).map_err(|why| format!("{subject}: {why}"))?;
-        let calls = [
-            cost[2] - allowed + NOTHING_TAKES,
-            cost[3] - denied + NOTHING_TAKES,
-        ];
-        now.insert(
-            subject.to_owned(),
-            [cost[0] - flash, cost[1], calls[0], calls[1]],
-        );
+    for target in TARGETS {
+        let of = |subject| {
+            let measured = measure(context, target, subject);
+            measured.map_err(|why| format!("{subject} on {target}: {why}"))
+        };
+        let (_, [flash, allowed, denied]) = of(NOTHING)?;
+        let nothing = [flash, allowed - NOTHING_TAKES, denied - NOTHING_TAKES];
+        for &subject in SUBJECTS {
+            let (ram, all) = of(subject)?;
+            let cost = now.entry(subject).or_insert_with(|| vec![ram]);
+            if cost[0] != ram {
+                return Err(format!(
+                    "{subject} takes {} and {ram} bytes of RAM",
+                    cost[0]
+                ));
+            }
+            cost.extend(all.iter().zip(nothing).map(|(all, nothing)| all - nothing));
+        }
     }
+    let cost = |(name, cost): (&str, Vec<i64>)| Some((name.to_owned(), cost.try_into().ok()?));
+    let now: Option<BTreeMap<String, Cost>> = now.into_iter().map(cost).collect();
+    let now = now.ok_or("a number is missing")?;
     let text = now.iter().fold(HEAD.to_owned(), |text, (name, cost)| {
         text + &line(name, cost)
     });
@@ -121,16 +145,17 @@ fn compiler(rustc: &str) -> Result<String, String> {
         .ok_or_else(|| format!("{rustc} does not print its version"))
 }
 
-/// Builds and runs the program with one limiter in it.
-fn measure(context: &Context, subject: &str) -> Result<Cost, String> {
+/// Builds and runs the program with one limiter in it. Returns its RAM, and the rest for this
+/// target.
+fn measure(context: &Context, target: &str, subject: &str) -> Result<(i64, [i64; 3]), String> {
     let cargo = |subcommand| {
-        let mut cargo = firmware::cargo(context, PACKAGE, TARGET, subcommand);
+        let mut cargo = firmware::cargo(context, PACKAGE, target, subcommand);
         cargo.env("SUBJECT", subject);
         cargo
     };
     command::run(&mut cargo("build"))?;
     let (folder, _) = firmware::folder(context);
-    let file = folder.join(TARGET).join("release").join(PACKAGE);
+    let file = folder.join(target).join("release").join(PACKAGE);
     let program = fs::read(&file).map_err(files::at(&file))?;
     let flash =
         constant_bytes(&program).ok_or_else(|| format!("{} is no program", file.display()))?;
@@ -140,7 +165,7 @@ fn measure(context: &Context, subject: &str) -> Result<Cost, String> {
         .filter_map(|number| number.parse().ok())
         .collect();
     match numbers[..] {
-        [ram, allowed, denied] => Ok([flash, ram, allowed, denied]),
+        [ram, allowed, denied] => Ok((ram, [flash, allowed, denied])),
         _ => Err(format!("{printed:?} is not three numbers")),
     }
 }
@@ -168,37 +193,26 @@ fn constant_bytes(elf: &[u8]) -> Option<i64> {
     (elf.starts_with(b"\x7fELF\x01\x01") && sum > 0).then_some(sum)
 }
 
-fn line(name: &str, [flash, ram, allowed, denied]: &Cost) -> String {
-    let mut line = String::new();
-    _ = writeln!(
-        line,
-        "{name:20} {flash:>6} {ram:>5} {allowed:>8} {denied:>8}"
-    );
-    line
+fn line(name: &str, cost: &Cost) -> String {
+    let mut line = format!("{name:20}");
+    for (number, what) in cost.iter().zip(WHAT) {
+        let width = if what.starts_with("bytes") { 7 } else { 9 };
+        _ = write!(line, "{number:>width$}");
+    }
+    line + "\n"
 }
 
 fn beyond_budget(now: &BTreeMap<String, Cost>) -> Vec<String> {
     let over = |&(name, flash, allowed): &(&str, i64, i64)| {
-        let cost = now.get(name)?;
-        let is_over = cost[0] > flash || cost[2] > allowed;
-        is_over.then(|| {
-            format!(
-                "{name}: {} bytes and {} instructions in a thousand calls",
-                cost[0], cost[2]
-            )
-        })
+        let [_, has, takes, ..] = now.get(name)?;
+        let is_over = *has > flash || *takes > allowed;
+        is_over.then(|| format!("{name}: {has} bytes and {takes} instructions in a thousand calls"))
     };
     BUDGETS.iter().filter_map(over).collect()
 }
 
 /// Returns what has grown, appeared or disappeared.
 fn compare(baseline: &BTreeMap<String, Cost>, now: &BTreeMap<String, Cost>) -> Vec<String> {
-    const WHAT: [&str; 4] = [
-        "bytes of flash",
-        "bytes of RAM",
-        "instructions, allowed",
-        "instructions, denied",
-    ];
     baseline::compare(baseline, now, |name, before, cost| {
         let mut grown = Vec::new();
         for ((before, after), what) in before.iter().zip(cost).zip(WHAT) {
@@ -216,45 +230,52 @@ fn compare(baseline: &BTreeMap<String, Cost>, now: &BTreeMap<String, Cost>) -> V
 mod tests {
     use super::*;
 
+    const BUCKET: Cost = [56, 300, 80_000, 80_000, 400, 90_000, 90_000];
+
+    fn of(name: &str, cost: Cost) -> BTreeMap<String, Cost> {
+        BTreeMap::from([(name.to_owned(), cost)])
+    }
+
     #[test]
     fn a_baseline_is_read_as_it_was_written() {
-        let costs = BTreeMap::from([("bucket".to_owned(), [304, 56, 82_960, 80_000])]);
+        let costs = of("bucket", BUCKET);
         let text = costs.iter().fold(HEAD.to_owned(), |text, (name, cost)| {
             text + &line(name, cost)
         });
         assert_eq!(baseline::parse(&text), Some(costs));
-        assert_eq!(baseline::parse::<i64, 4>("bucket 304 56 1\n"), None);
+        assert_eq!(baseline::parse::<i64, 7>("bucket 304 56 1\n"), None);
     }
 
     #[test]
     fn the_document_agrees_with_the_newest_baseline() {
         let document = files::read(&files::root().join("docs/embedded.md")).unwrap();
         let newest = baseline::newest(&files::root().join("firmware/baseline")).unwrap();
-        let costs = baseline::parse::<i64, 4>(&files::read(&newest).unwrap()).unwrap();
+        let costs = baseline::parse::<i64, 7>(&files::read(&newest).unwrap()).unwrap();
         assert_eq!(costs.len(), SUBJECTS.len());
-        for (name, [flash, ram, allowed, denied]) in costs {
-            let [allowed, denied] = [allowed, denied].map(|calls| (calls + 500) / 1_000);
-            let row = format!("| `{name}` | {flash} | {ram} | {allowed} | {denied} |\n");
+        for (name, cost) in costs {
+            let shown = cost.iter().zip(WHAT).map(|(number, what)| match what {
+                bytes if bytes.starts_with("bytes") => number.to_string(),
+                _ => ((number + 500) / 1_000).to_string(),
+            });
+            let shown: Vec<_> = shown.collect();
+            let row = format!("| `{name}` | {} |\n", shown.join(" | "));
             assert!(document.contains(&row), "docs/embedded.md lacks {row}");
         }
     }
 
     #[test]
     fn growth_and_added_and_removed_limiters_are_reported() {
-        let of = |name: &str, cost| BTreeMap::from([(name.to_owned(), cost)]);
-        let before = of("bucket", [300, 56, 80_000, 80_000]);
-        assert!(compare(&before, &of("bucket", [306, 56, 81_680, 70_000])).is_empty());
-        assert_eq!(
-            compare(&before, &of("bucket", [307, 60, 81_681, 80_000])).len(),
-            3
-        );
-        assert_eq!(compare(&before, &of("window", [1, 1, 1, 1])).len(), 2);
+        let before = of("bucket", BUCKET);
+        let within = [56, 306, 81_680, 70_000, 408, 91_880, 0];
+        assert!(compare(&before, &of("bucket", within)).is_empty());
+        let beyond = [60, 307, 81_681, 80_000, 409, 91_881, 91_881];
+        assert_eq!(compare(&before, &of("bucket", beyond)).len(), 6);
+        assert_eq!(compare(&before, &of("window", [1; 7])).len(), 2);
     }
 
     #[test]
     fn the_budget_applies_whatever_the_baseline() {
-        let of =
-            |flash, allowed| BTreeMap::from([("token-bucket".to_owned(), [flash, 56, allowed, 0])]);
+        let of = |flash, allowed| of("token-bucket", [56, flash, allowed, 0, 9_999, 999_999, 0]);
         assert!(beyond_budget(&of(512, 95_000)).is_empty());
         assert_eq!(beyond_budget(&of(513, 95_000)).len(), 1);
         assert_eq!(beyond_budget(&of(512, 95_001)).len(), 1);
