@@ -24,8 +24,18 @@
 //! ([`ServerLimitsBuilder::longest`]), and at most 32 limits are read. The client keeps what it
 //! knows of a bounded number of servers.
 //!
-//! A request is never repeated. Put a layer that retries outside of this one: its repeated requests
-//! wait as all others do.
+//! A request is never repeated. [`Sending::replied`] says whether the reply is a denial, so that a
+//! program can repeat it. Put a layer that retries outside of this one. In both cases the repeated
+//! request waits as all others do.
+//!
+//! # Limits elsewhere
+//!
+//! A request that waits here holds all that it took before: a place of a queue with a limit for all
+//! servers, for example. So a program with such a queue waits here first, with
+//! [`ready`](ServerLimits::ready), which takes nothing. Then it waits for its queue. Then it asks
+//! here, [within](Acquiring::within) a time of zero, because a reply may have come meanwhile. If
+//! that is rejected, it returns its place and begins again. No place idles while a server is left
+//! alone, or while one request tries first. The guide `docs/crawler.md` is such a program.
 
 mod layer;
 mod pace;
@@ -160,6 +170,48 @@ impl<T: Timer + Send + Sync + 'static> ServerLimits<T> {
         }
     }
 
+    /// Waits until a request to this server would be granted, and takes nothing. The request that
+    /// is then sent asks [`acquire`](Self::acquire) too. For programs with [limits
+    /// elsewhere](self#limits-elsewhere).
+    ///
+    /// If several tasks wait here, all of them end at once. Only one of them may then be granted.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire). The time-out is that of the
+    /// [settings](ServerLimitsBuilder::timeout).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_async::{Queue, Rejected, TokioTimer};
+    /// # use portcullis_core::Concurrency;
+    /// # use portcullis_tower::client::ServerLimits;
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// let places = Queue::new(Concurrency::new(40), TokioTimer::new(), 1_000).shared();
+    /// let limits = ServerLimits::new();
+    /// let (place, sending) = loop {
+    ///     limits.ready("example.com").await?;
+    ///     let place = places.acquire(1).await?;
+    ///     match limits.acquire("example.com").within(Duration::ZERO).await {
+    ///         Ok(sending) => break (place, sending),
+    ///         // The server has denied another request meanwhile. The place is returned here.
+    ///         Err(Rejected::Deadline { .. }) => {}
+    ///         Err(rejected) => return Err(rejected.into()),
+    ///     }
+    /// };
+    /// # drop((place, sending));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn ready(&self, server: &str) -> Result<(), Rejected> {
+        let acquire = self.queue(server).acquire_owned(0);
+        let acquire = match self.shared.options.timeout {
+            Some(timeout) => acquire.within(timeout),
+            None => acquire,
+        };
+        acquire.await.map(drop)
+    }
+
     /// Rejects all requests that wait and all later ones, to all servers, with
     /// [`Rejected::Closed`]. Requests on their way go on: [`drained`](Self::drained) waits for
     /// them.
@@ -209,6 +261,16 @@ impl<T: Timer + Send + Sync + 'static> ServerLimits<T> {
         let servers = self.shared.servers();
         let known = servers.by_name.get(server);
         known.map(|server| server.queue.counts())
+    }
+
+    /// Learns from a reply of a server that was not asked for: the client followed a redirect to
+    /// it.
+    #[cfg(feature = "reqwest")]
+    fn learn(&self, server: &str, status: StatusCode, headers: &HeaderMap) {
+        let stated = stated(&self.shared.options.reading(), headers);
+        let queue = self.queue(server);
+        let now = queue.clock().now();
+        queue.change(|pace| pace.replied_unasked(now, status, &stated));
     }
 
     fn queue(&self, server: &str) -> Arc<Queue<Pace, T>> {
@@ -347,8 +409,19 @@ shows!([T: Timer] Acquiring<T>, "Acquiring");
 
 /// A request that may be sent, or is on its way.
 ///
-/// If it is dropped without a reply, the next request takes its place. What the server has counted
-/// is then not known until the next reply.
+/// It has a place in the [number of concurrent requests](ServerLimitsBuilder::concurrency), and
+/// after a denial it may be the one that tries first. Both end when it is told of its reply
+/// ([`replied`](Self::replied)), or when it is dropped without one, such as after an error of the
+/// connection:
+///
+/// - **Any reply ends the wait of the others, except a denial.** A 404, a 500, a redirect or a 503
+///   without `Retry-After` shows that the server answers requests again.
+/// - **After a denial** all wait for the time that it asks for, and then another one tries first.
+/// - **Without a reply** the next request takes the place, and tries first. What the server has
+///   counted is then not known until the next reply.
+///
+/// While one tries first, no other request is sent to its server. So give the client of HTTP a
+/// time-out.
 #[must_use = "the request counts as on its way until this is dropped"]
 pub struct Sending<T: Timer = TokioTimer> {
     queue: Arc<Queue<Pace, T>>,
@@ -358,20 +431,46 @@ pub struct Sending<T: Timer = TokioTimer> {
 }
 
 impl<T: Timer> Sending<T> {
-    /// Learns from the reply, and lets the next request go. Read the body first if it is to count
-    /// as on its way.
-    pub fn replied(self, status: StatusCode, headers: &HeaderMap) {
-        let mut stated = Stated::read(headers, &self.reading.clone().now(SystemTime::now()));
-        for quota in &mut stated.quotas {
-            // A window stands for a reset that is not stated. It is believed no longer than that.
-            let window = quota.window.map(|window| self.reading.believed(window));
-            quota.reset = quota.reset.or(window);
-        }
+    /// Learns from the reply, and lets the next request go.
+    ///
+    /// Returns whether the reply is a denial: 429, or 503 with `Retry-After`. The same request can
+    /// be sent again. Ask [`ServerLimits::acquire`] for it: it waits for the time that the server
+    /// asks for. Set a bound to the number of tries.
+    ///
+    /// Call it as soon as the status and the fields have arrived, if the reply is a denial: until
+    /// then, other requests are sent. Of other replies, read the body first if that is to count as
+    /// on its way.
+    ///
+    /// ```
+    /// # use http::{HeaderMap, StatusCode};
+    /// # use portcullis_tower::client::ServerLimits;
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// # let limits = ServerLimits::new();
+    /// let sending = limits.acquire("example.com").await?;
+    /// let (status, mut headers) = (StatusCode::SERVICE_UNAVAILABLE, HeaderMap::new());
+    /// headers.insert("retry-after", 7.into());
+    /// assert!(sending.replied(status, &headers));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn replied(self, status: StatusCode, headers: &HeaderMap) -> bool {
+        let stated = stated(&self.reading, headers);
         let now = self.queue.clock().now();
         let sent = self.sent;
         self.queue
-            .change(|pace| pace.replied(now, status, &stated, sent));
+            .change(|pace| pace.replied(now, status, &stated, sent))
     }
+}
+
+/// Reads what a reply states.
+fn stated(reading: &ReadOptions, headers: &HeaderMap) -> Stated {
+    let mut stated = Stated::read(headers, &reading.clone().now(SystemTime::now()));
+    for quota in &mut stated.quotas {
+        // A window stands for a reset that is not stated. It is believed no longer than that.
+        let window = quota.window.map(|window| reading.believed(window));
+        quota.reset = quota.reset.or(window);
+    }
+    stated
 }
 
 impl<T: Timer> Drop for Sending<T> {

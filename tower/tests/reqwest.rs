@@ -3,6 +3,7 @@
 #[path = "support/server.rs"]
 mod server;
 
+use core::net::SocketAddr;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
@@ -10,12 +11,15 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use axum::Router;
+use axum::http::header::{LOCATION, RETRY_AFTER};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
+use portcullis_async::Rejected;
 use portcullis_core::{FixedWindow, MonotonicClock};
 use portcullis_tower::client::ServerLimits;
 use portcullis_tower::fields::{Generation, Quota};
 use reqwest_middleware::ClientBuilder;
+use reqwest_middleware::reqwest::redirect::Policy;
 use reqwest_middleware::reqwest::{self, Client};
 use tokio::task::JoinSet;
 
@@ -116,4 +120,74 @@ async fn a_plain_client_of_reqwest_is_asked_for_before_and_told_after_the_body()
     assert!(page(&client, &limits, nowhere).await.is_err());
     limits.close();
     limits.drained().await;
+}
+
+/// A server whose replies ask for an hour, and one that redirects to it. Counts the requests of the
+/// first.
+async fn redirecting() -> (SocketAddr, SocketAddr, Arc<AtomicU64>) {
+    let asked = Arc::<AtomicU64>::default();
+    let counted = Arc::clone(&asked);
+    let denies = get(move || {
+        counted.fetch_add(1, Relaxed);
+        async { (StatusCode::TOO_MANY_REQUESTS, [(RETRY_AFTER, "3600")]) }
+    });
+    let denying = server::serve(Router::new().route("/", denies)).await;
+    let target = format!("http://{denying}/");
+    let redirects = get(move || async move { (StatusCode::FOUND, [(LOCATION, target)]) });
+    let redirecting = server::serve(Router::new().route("/", redirects)).await;
+    (redirecting, denying, asked)
+}
+
+/// Whether a request to a server would be sent now.
+async fn is_ready(limits: &ServerLimits, server: SocketAddr) -> bool {
+    let acquire = limits.acquire(&server.to_string()).within(Duration::ZERO);
+    acquire.await.is_ok()
+}
+
+#[tokio::test]
+async fn redirects_that_reqwest_follows_pass_all_limits() {
+    let (redirecting, denying, asked) = redirecting().await;
+    let client = Client::builder().no_proxy().build().expect("a client");
+    let limits = ServerLimits::new();
+    let client = ClientBuilder::new(client).with(limits.clone()).build();
+    for times in 1..=2 {
+        let reply = client.get(format!("http://{redirecting}/")).send().await;
+        assert_eq!(reply.expect("a reply").status(), 429);
+        // The second time as well, although it has asked for an hour.
+        assert_eq!(asked.load(Relaxed), times);
+        // The reply holds for the server that sent it, and only for that one.
+        assert!(!is_ready(&limits, denying).await);
+        assert!(is_ready(&limits, redirecting).await);
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_is_a_reply_if_reqwest_follows_none() {
+    let (redirecting, denying, asked) = redirecting().await;
+    let client = Client::builder().no_proxy().redirect(Policy::none());
+    let limits = ServerLimits::builder()
+        .timeout(Duration::from_secs(9))
+        .build();
+    let client = ClientBuilder::new(client.build().expect("a client"));
+    let client = client.with(limits.clone()).build();
+    let reply = client.get(format!("http://{redirecting}/")).send().await;
+    let reply = reply.expect("a reply");
+    assert_eq!((reply.status().as_u16(), asked.load(Relaxed)), (302, 0));
+    let target = reply.headers()[LOCATION].to_str().expect("a URL");
+    assert_eq!(
+        client.get(target).send().await.expect("a reply").status(),
+        429
+    );
+    // The target has asked for more time than a request waits.
+    let failed = client.get(target).send().await;
+    let Err(reqwest_middleware::Error::Middleware(error)) = failed else {
+        panic!("{failed:?}");
+    };
+    let rejected = error.downcast_ref();
+    assert!(
+        matches!(rejected, Some(Rejected::Deadline { .. })),
+        "{error}"
+    );
+    assert_eq!(asked.load(Relaxed), 1);
+    assert!(is_ready(&limits, redirecting).await && !is_ready(&limits, denying).await);
 }

@@ -168,8 +168,15 @@ impl Pace {
         }
     }
 
-    /// Learns from the reply to a request, which is still in flight.
-    pub(super) fn replied(&self, now: Timestamp, status: StatusCode, stated: &Stated, sent: Sent) {
+    /// Learns from the reply to a request, which is still in flight. Returns whether it is a
+    /// denial.
+    pub(super) fn replied(
+        &self,
+        now: Timestamp,
+        status: StatusCode,
+        stated: &Stated,
+        sent: Sent,
+    ) -> bool {
         let mut state = self.state();
         let others = state.in_flight.saturating_sub(1);
         for quota in &stated.quotas {
@@ -185,7 +192,7 @@ impl Pace {
                 state.first = First::No;
                 state.denials = 0;
             }
-            return;
+            return false;
         }
         let quotas = &stated.quotas;
         let exhausted = || {
@@ -203,6 +210,17 @@ impl Pace {
         let wait = stated.unwrap_or(BACK_OFF * 2_u32.pow(doublings));
         state.first = First::Wanted;
         state.blocked = state.blocked.max(Some(now + wait));
+        true
+    }
+
+    /// Learns from the reply to a request that was never granted here.
+    #[cfg(feature = "reqwest")]
+    pub(super) fn replied_unasked(&self, now: Timestamp, status: StatusCode, stated: &Stated) {
+        // It was in flight as well.
+        self.state().in_flight += 1;
+        self.replied(now, status, stated, Sent::default());
+        let mut state = self.state();
+        state.in_flight = state.in_flight.saturating_sub(1);
     }
 
     /// The most requests that may be in flight: the own limit, or a smaller one of the server.
@@ -414,6 +432,10 @@ impl Pace {
     }
 
     fn end(&self, n: u32) {
+        // A request for none tries nothing.
+        if n == 0 {
+            return;
+        }
         let mut state = self.state();
         state.in_flight = state.in_flight.saturating_sub(u64::from(n));
         // A grant that no task received has no sender that could be told.
@@ -586,6 +608,24 @@ mod tests {
         pace.tried();
         pace.release(1);
         assert_eq!(grants(&pace, secs(1)), 1);
+    }
+
+    #[test]
+    fn a_request_for_none_does_not_try_first() {
+        let pace = Pace::new(None, None, Pacing::BelowHalf);
+        pace.take_at(secs(0), 1).expect("nothing is known");
+        let headers = [("retry-after", "1")];
+        pace.replied(secs(0), DENIED, &stated(&headers), Sent::default());
+        pace.release(1);
+        assert!(pace.take_at(secs(0), 0).is_err());
+        // Many of them end at once, before or after one is granted that tries first.
+        assert!(pace.take_at(secs(1), 0).is_ok() && pace.take_at(secs(1), 0).is_ok());
+        pace.release(0);
+        assert_eq!(grants(&pace, secs(1)), 1);
+        pace.release(0);
+        assert_eq!(grants(&pace, secs(1)), 0);
+        assert!(pace.started().tries_first);
+        assert!(pace.take_at(secs(1), 0).is_err());
     }
 
     #[test]
