@@ -4,6 +4,8 @@
 //! A page waits once, for all of its limits. It is sent when it is granted, so no host sees more
 //! than 10 per second. While more pages are ready than there are places, the hosts take turns.
 //!
+//! It knows no `Retry-After`. The example `crawl` of portcullis-tower obeys that too.
+//!
 //! ```sh
 //! cargo run -p portcullis-async --features tokio --example crawler
 //! ```

@@ -18,9 +18,6 @@ mod server;
 #[path = "../examples/tonic.rs"]
 #[allow(dead_code, reason = "its `main`")]
 mod tonic_service;
-#[path = "../examples/worker.rs"]
-#[allow(dead_code, reason = "its `main`")]
-mod worker;
 
 use core::future::poll_fn;
 use core::net::SocketAddr;
@@ -244,35 +241,4 @@ async fn the_client_obeys_a_denial() {
         waited >= Duration::from_millis(asked * 1_000 - 50),
         "{waited:?}"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_crawler_leaves_a_busy_host_alone_while_it_asks_for_that() {
-    let (crawler, start) = (worker::Crawler::new(), tokio::time::Instant::now());
-    let mut times = Vec::new();
-    for page in 1..=6 {
-        assert_eq!(crawler.page("busy.example", page).await.unwrap(), 200);
-        times.push(start.elapsed().as_millis());
-    }
-    // The third is denied at 230, and again sent 2 s later.
-    assert_eq!(times, [30, 130, 2_260, 2_360, 2_460, 2_560]);
-    crawler.shut_down().await;
-    assert!(crawler.page("calm.example", 1).await.is_err());
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_tasks_of_one_host_keep_its_rate_and_none_gives_up_its_place() {
-    let (crawler, start) = (worker::Crawler::new(), tokio::time::Instant::now());
-    let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..worker::TASKS_OF_HOST.get() {
-        let crawler = crawler.clone();
-        tasks.spawn(async move {
-            for page in 10..20 {
-                crawler.page("calm.example", page).await.unwrap();
-            }
-        });
-    }
-    tasks.join_all().await;
-    let pages = 10 * u128::from(worker::TASKS_OF_HOST.get());
-    assert_eq!(start.elapsed().as_millis(), (pages - 1) * 100 + 30);
 }

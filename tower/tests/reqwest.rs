@@ -1,9 +1,17 @@
 //! A client of reqwest against a limited axum service, on loopback.
 
+#[path = "../examples/crawl.rs"]
+#[allow(dead_code, reason = "its `main`")]
+mod crawl;
+#[path = "reqwest/crawling.rs"]
+mod crawling;
+#[path = "reqwest/hosts.rs"]
+mod hosts;
 #[path = "support/server.rs"]
 mod server;
 
 use core::net::SocketAddr;
+use core::num::NonZero;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
@@ -15,7 +23,7 @@ use axum::http::header::{LOCATION, RETRY_AFTER};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
 use portcullis_async::Rejected;
-use portcullis_core::{FixedWindow, MonotonicClock};
+use portcullis_core::{FixedWindow, MonotonicClock, Rate};
 use portcullis_tower::client::ServerLimits;
 use portcullis_tower::fields::{Generation, Quota};
 use reqwest_middleware::ClientBuilder;
@@ -87,20 +95,40 @@ async fn tasks_of_reqwest_share_what_the_server_states() {
     assert!(start.elapsed() <= 12 * WINDOW, "{:?}", start.elapsed());
 }
 
-/// Fetches a page by a plain client of reqwest.
+/// Each server gets 2 requests per second, with room for jitter, and 4 at once.
+fn limits() -> ServerLimits {
+    ServerLimits::builder()
+        .rate(Rate::new(1, Duration::from_millis(530)), 1)
+        .slack(Duration::ZERO)
+        .concurrency(const { NonZero::new(4).expect("not 0") })
+        .build()
+}
+
+/// Fetches a page: where redirects lead to, and again while its server denies it.
 async fn page(
     client: &Client,
     limits: &ServerLimits,
-    url: reqwest::Url,
-) -> Result<(StatusCode, String), Box<dyn core::error::Error>> {
-    let sending = limits.acquire(url.authority()).await?;
-    // An error drops `sending`, and the next request takes its place.
-    let response = client.get(url).send().await?;
-    let (status, headers) = (response.status(), response.headers().clone());
-    // The request is on its way until its body is read.
-    let body = response.text().await?;
-    sending.replied(status, &headers);
-    Ok((status, body))
+    mut url: reqwest::Url,
+) -> Result<(StatusCode, String), Box<dyn core::error::Error + Send + Sync>> {
+    for _ in 0..10 {
+        let host = url.host_str().ok_or("a URL without a host")?;
+        let sending = limits.acquire(host).within(Duration::from_mins(1)).await?;
+        // An error drops `sending`, and the next request takes its place.
+        let response = client.get(url.clone()).send().await?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let mut body = String::new();
+        if status.is_success() {
+            // The request has its place until its body is read.
+            body = response.text().await?;
+        }
+        let is_denial = sending.replied(status, &headers);
+        if let Some(target) = headers.get(LOCATION).filter(|_| status.is_redirection()) {
+            url = url.join(target.to_str()?)?;
+        } else if !is_denial {
+            return Ok((status, body));
+        }
+    }
+    Err("too many redirects and denials".into())
 }
 
 #[tokio::test]
@@ -142,6 +170,42 @@ async fn redirecting() -> (SocketAddr, SocketAddr, Arc<AtomicU64>) {
 async fn is_ready(limits: &ServerLimits, server: SocketAddr) -> bool {
     let acquire = limits.acquire(&server.to_string()).within(Duration::ZERO);
     acquire.await.is_ok()
+}
+
+#[tokio::test]
+async fn the_loop_repeats_denials_and_follows_redirects() {
+    let asked = Arc::<AtomicU64>::default();
+    let counted = Arc::clone(&asked);
+    let answers = get(move || {
+        let number = counted.fetch_add(1, Relaxed);
+        let retry_after = (RETRY_AFTER, "1");
+        async move {
+            match number {
+                0 => (StatusCode::TOO_MANY_REQUESTS, [retry_after]),
+                1 => (StatusCode::SERVICE_UNAVAILABLE, [retry_after]),
+                _ => (StatusCode::SEE_OTHER, [(LOCATION, "/there")]),
+            }
+        }
+    });
+    let routes = Router::new().route("/", answers);
+    let routes = routes.route("/there", get(|| async { "here it is" }));
+    let routes = routes.route("/busy", get(|| async { StatusCode::SERVICE_UNAVAILABLE }));
+    let address = server::serve(routes).await;
+    let client = Client::builder().no_proxy().redirect(Policy::none());
+    let (client, limits) = (client.build().expect("a client"), limits());
+    let url = |path| format!("http://{address}{path}").parse().expect("a URL");
+    let start = Instant::now();
+    let (status, body) = page(&client, &limits, url("/")).await.expect("a page");
+    assert_eq!((status.as_u16(), &*body), (200, "here it is"));
+    assert_eq!(asked.load(Relaxed), 3);
+    assert!(
+        start.elapsed() >= Duration::from_millis(2_530),
+        "{:?}",
+        start.elapsed()
+    );
+    // Without `Retry-After` it is no denial.
+    let (status, _) = page(&client, &limits, url("/busy")).await.expect("a page");
+    assert_eq!(status.as_u16(), 503);
 }
 
 #[tokio::test]

@@ -145,6 +145,9 @@ fn write(root: &Path, folder: &Path, programs: &[Program]) -> Result<(), String>
         let name = program.name();
         let here = format!("\"{}/", root.display());
         let dependencies = program.manifest.replace("\"../portcullis/", &here);
+        // Without TLS, which is minutes of C to compile. No program needs it for its code.
+        let without_tls = "reqwest = { version = \"0.13\", default-features = false }";
+        let dependencies = dependencies.replace("reqwest = \"0.13\"", without_tls);
         let manifest = format!(
             "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n{dependencies}"
         );
