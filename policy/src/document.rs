@@ -259,6 +259,38 @@ impl<'t> Reader<'t> {
         }
     }
 
+    /// How many errors were noted so far.
+    pub(crate) fn noted(&self) -> usize {
+        self.errors.len()
+    }
+
+    /// The settings of a table that have errors which were noted `since`: their values could not be
+    /// read, or their names are misspelt. Such a setting counts as present, so that one mistake is
+    /// one error.
+    pub(crate) fn unread<'k>(
+        &self,
+        table: &Table<'_>,
+        known: &'k str,
+        since: usize,
+    ) -> Vec<&'k str> {
+        let errors = &self.errors[since..];
+        let has_error = |outer: Span| {
+            let is_within = |inner: &Span| outer.start <= inner.start && inner.end <= outer.end;
+            errors.iter().any(|(span, _)| is_within(span))
+        };
+        let unread = |(name, value): (&Text<'_>, &Value<'_>)| {
+            let of_name = words(known).find(|known| table.names.are_equal(known, &name.text));
+            match of_name {
+                Some(setting) => has_error(value.span).then_some(setting),
+                None => nearest(&name.text, words(known)),
+            }
+        };
+        if errors.is_empty() {
+            return Vec::new();
+        }
+        table.iter().filter_map(unread).collect()
+    }
+
     pub(crate) fn table<'v>(
         &mut self,
         value: &'v Value<'t>,
@@ -396,18 +428,25 @@ impl<'t> Reader<'t> {
         rules: Vec<Rule>,
         settings: PolicySettings,
     ) -> Result<Policy, Vec<FileError>> {
+        if !self.errors.is_empty() {
+            // A rule of which something could not be read has no state.
+            let errors = Policy::refused(rules, settings);
+            self.refuse_rules(errors);
+            return Err(self.into_errors());
+        }
         match Policy::with_settings(rules, settings) {
-            Ok(mut policy) if self.errors.is_empty() => {
+            Ok(mut policy) => {
                 policy.of_file = OfFile {
                     warnings: self.doubts(&policy),
                     places: self.places_of(&policy),
                 };
-                return Ok(policy);
+                Ok(policy)
             }
-            Ok(_) => {}
-            Err(errors) => self.refuse_rules(errors),
+            Err(errors) => {
+                self.refuse_rules(errors);
+                Err(self.into_errors())
+            }
         }
-        Err(self.into_errors())
     }
 
     /// Checks rules of the file that are in the order of their priority. Creates no tables. If the

@@ -35,6 +35,9 @@ const RULE: &str = "\
 const LIMIT: &str = "\
     rate at_once algorithm burst initial refill segments strict wait debt queue queue_order name";
 
+/// What is wrong with a limit that has both of these settings, or neither.
+const RATE_OR_AT_ONCE: &str = "limits: a limit has either `rate` or `at_once`";
+
 /// The settings of an override.
 const OVERRIDE: &str = "key limits";
 
@@ -244,7 +247,7 @@ fn policy<'t>(reader: Reader<'t>, file: Option<Table<'t>>) -> Result<Policy, Vec
     };
     let mut reader = FileReader {
         reader,
-        stores: Vec::new(),
+        stores: Some(Vec::new()),
     };
     let (rules, settings) = reader.file(&file);
     reader.reader.into_policy(rules, settings)
@@ -252,8 +255,8 @@ fn policy<'t>(reader: Reader<'t>, file: Option<Table<'t>>) -> Result<Policy, Vec
 
 struct FileReader<'t> {
     reader: Reader<'t>,
-    /// The names of the counter stores that the file lists.
-    stores: Vec<Box<str>>,
+    /// The names of the counter stores that the file lists. `None` if they could not be read.
+    stores: Option<Vec<Box<str>>>,
 }
 
 /// The settings of a rule, which are read by name.
@@ -277,8 +280,35 @@ fn set<T, V>(of: T, value: Option<V>, set: impl FnOnce(T, V) -> T) -> T {
     }
 }
 
+/// The settings of a limit besides its permits.
+struct LimitParts<'v> {
+    algorithm: Option<Algorithm>,
+    segments: Option<u32>,
+    is_strict: bool,
+    burst: Option<u64>,
+    initial: Option<u64>,
+    refill: Option<bool>,
+    wait: Option<Duration>,
+    debt: Option<u64>,
+    queue: Option<u64>,
+    queue_order: Option<QueueOrder>,
+    name: Option<&'v str>,
+}
+
+impl LimitParts<'_> {
+    /// Sets what a limit does beyond its rate: its wait, its debt, its queue; and its name.
+    fn beyond_rate(self, limit: Limit) -> Limit {
+        let limit = set(limit, self.wait, Limit::wait);
+        let limit = set(limit, self.debt, Limit::debt);
+        let limit = set(limit, self.queue, Limit::queue);
+        let limit = set(limit, self.queue_order, Limit::queue_order);
+        set(limit, self.name, Limit::named)
+    }
+}
+
 impl<'t> FileReader<'t> {
     fn file(&mut self, file: &Table<'t>) -> (Vec<Rule>, PolicySettings) {
+        let since = self.reader.noted();
         self.reader.known(file, "a policy", FILE);
         let all = Settings {
             table: file,
@@ -296,9 +326,11 @@ impl<'t> FileReader<'t> {
             settings.table_bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
         });
         let stores = self.texts(&all, "stores");
-        self.stores = stores.into_iter().map(Into::into).collect();
+        let unread = self.reader.unread(file, FILE, since);
+        let are_read = !unread.contains(&"stores");
+        self.stores = are_read.then(|| stores.into_iter().map(Into::into).collect());
         let mut rules = Vec::new();
-        if file.get("rules").is_none() {
+        if file.get("rules").is_none() && !unread.contains(&"rules") {
             // A file that was cut off, or is not yet written, must not lift all limits.
             self.reader.refuse(
                 Span { start: 0, end: 0 },
@@ -330,14 +362,17 @@ impl<'t> FileReader<'t> {
 
     fn rule(&mut self, value: &Value<'t>) -> Option<Rule> {
         let table = self.reader.table(value, "rules")?;
+        let since = self.reader.noted();
         let of_file = |name: &str| {
             let is_known = words(FILE).any(|known| known == name);
             is_known.then_some("it is one of the file: in TOML, put it above the first [[rules]]")
         };
         self.reader.known_or(table, "a rule", RULE, of_file);
         let Some(name) = table.get("name") else {
-            self.reader
-                .refuse(value.span, "name is missing in this rule");
+            if !self.reader.unread(table, RULE, since).contains(&"name") {
+                let message = "name is missing in this rule";
+                self.reader.refuse(value.span, message);
+            }
             return None;
         };
         let name = self.reader.text(name, "name")?;
@@ -360,7 +395,9 @@ impl<'t> FileReader<'t> {
         rule = self.thresholds(&settings, number, rule);
         rule = self.consequences(&settings, rule);
         rule = self.flags(&settings, rule);
-        Some(self.exempt(&settings, rule))
+        rule = self.exempt(&settings, rule);
+        rule.left_out = self.reader.unread(table, RULE, since);
+        Some(rule)
     }
 
     /// Sets the numbers of a rule.
@@ -447,12 +484,16 @@ impl<'t> FileReader<'t> {
 
     /// Sets the store of a rule, which must be one of those that the file lists.
     fn store(&mut self, value: &Value<'t>, rule: Rule) -> Rule {
-        if self.stores.is_empty() {
+        let Some(stores) = &self.stores else {
+            // Whether the file lists it is unknown.
+            return set(rule, self.reader.text(value, "store"), Rule::stored_in);
+        };
+        if stores.is_empty() {
             let problem = "is not known: list the stores that the program has in `stores`";
             self.reader.invalid(value, "store", problem);
             return rule;
         }
-        let stores: Vec<(&str, &str)> = self.stores.iter().map(|name| (&**name, &**name)).collect();
+        let stores: Vec<(&str, &str)> = stores.iter().map(|name| (&**name, &**name)).collect();
         let store = self.reader.choice(value, "store", &stores);
         set(rule, store, Rule::stored_in)
     }
@@ -527,13 +568,15 @@ impl<'t> FileReader<'t> {
             let Some(table) = self.reader.table(value, "overrides") else {
                 continue;
             };
+            let since = self.reader.noted();
             self.reader.known(table, "an override", OVERRIDE);
             // An override that is refused here has no index.
             let setting = format!("overrides[{}]", rule.overrides.len());
             self.reader.note(number, &setting, None, value.span);
             let (Some(key), Some(limits)) = (table.get("key"), table.get("limits")) else {
                 let message = "overrides: an override has a `key` and `limits`";
-                self.reader.refuse(value.span, message);
+                let names = ["key", "limits"];
+                self.missing(table, (OVERRIDE, since), &names, value.span, message);
                 continue;
             };
             let limits = self.limits(number, &format!("{setting}.limits"), limits);
@@ -555,74 +598,92 @@ impl<'t> FileReader<'t> {
             self.reader.expected(value, "limits", &expected);
             return None;
         };
+        let since = self.reader.noted();
         self.reader.known(table, "a limit", LIMIT);
         let settings = Settings { table, rule: None };
         let limit = match (settings.get("rate"), settings.get("at_once")) {
-            (Some(rate), None) => self.rate(rate)?,
-            (None, Some(_)) => Limit::at_once(self.small(&settings, "at_once")?),
-            _ => {
-                let message = "limits: a limit has either `rate` or `at_once`";
-                self.reader.refuse(value.span, message);
-                return None;
+            (Some(rate), None) => self.rate(rate),
+            (None, Some(_)) => self.small(&settings, "at_once").map(Limit::at_once),
+            (Some(_), Some(_)) => {
+                self.reader.refuse(value.span, RATE_OR_AT_ONCE);
+                None
+            }
+            (None, None) => {
+                let either = ["rate", "at_once"];
+                self.missing(table, (LIMIT, since), &either, value.span, RATE_OR_AT_ONCE);
+                None
             }
         };
-        let limit = self.algorithm(&settings, limit)?;
-        let limit = self.bucket(&settings, limit);
-        Some(self.beyond_rate(&settings, limit))
+        let parts = self.parts_of_limit(&settings);
+        // What the settings say together is judged once each could be read.
+        let limit = limit.filter(|_| self.reader.noted() == since)?;
+        let limit = self.algorithm(&settings, &parts, limit);
+        let limit = self.bucket(&settings, &parts, limit);
+        Some(parts.beyond_rate(limit))
+    }
+
+    /// Reads the settings of a limit besides its permits.
+    fn parts_of_limit<'v>(&mut self, settings: &Settings<'v, 't>) -> LimitParts<'v> {
+        LimitParts {
+            algorithm: self.choice(settings, "algorithm", &ALGORITHMS),
+            segments: self.small(settings, "segments"),
+            is_strict: self.is(settings, "strict", true),
+            burst: self.large(settings, "burst"),
+            initial: self.large(settings, "initial"),
+            refill: self.choice(settings, "refill", &REFILLS),
+            wait: self.period(settings, "wait"),
+            debt: self.large(settings, "debt"),
+            queue: self.large(settings, "queue"),
+            queue_order: self.choice(settings, "queue_order", &QUEUE_ORDERS),
+            name: self.text(settings, "name"),
+        }
     }
 
     /// Sets the algorithm of a limit, the segments of its window, and whether it is strict.
-    fn algorithm(&mut self, settings: &Settings<'_, 't>, mut limit: Limit) -> Option<Limit> {
-        let algorithm = self.choice(settings, "algorithm", &ALGORITHMS);
-        limit = limit.algorithm_of(algorithm.unwrap_or_default());
-        if let Some(value) = settings.get("segments") {
-            let segments = self.small(settings, "segments")?;
-            if let Algorithm::SlidingWindow { .. } = limit.algorithm() {
+    fn algorithm(
+        &mut self,
+        settings: &Settings<'_, 't>,
+        parts: &LimitParts<'_>,
+        limit: Limit,
+    ) -> Limit {
+        let mut limit = limit.algorithm_of(parts.algorithm.unwrap_or_default());
+        let is_sliding = matches!(limit.algorithm(), Algorithm::SlidingWindow { .. });
+        if let Some(segments) = parts.segments {
+            if is_sliding {
                 limit = limit.algorithm_of(Algorithm::SlidingWindow { segments });
             } else {
                 let problem = "has no effect: only a sliding-window has segments";
-                self.reader.invalid(value, "segments", problem);
+                self.invalid(settings, "segments", problem);
             }
         }
-        if let Some(value) = settings.get("strict") {
-            let is_strict = self.is(settings, "strict", true);
-            let is_sliding = matches!(limit.algorithm(), Algorithm::SlidingWindow { .. });
-            if !is_sliding || limit.period().is_none() {
-                let problem = "has no effect: only a sliding-window can be strict";
-                self.reader.invalid(value, "strict", problem);
-            } else if is_strict {
-                limit = limit.strict();
-            }
+        if settings.get("strict").is_some() && (!is_sliding || limit.period().is_none()) {
+            let problem = "has no effect: only a sliding-window can be strict";
+            self.invalid(settings, "strict", problem);
+        } else if parts.is_strict {
+            limit = limit.strict();
         }
-        Some(limit)
+        limit
     }
 
     /// Sets the burst, the initial permits and the refill of a token bucket. Those of another limit
     /// are refused when the rules are.
-    fn bucket(&mut self, settings: &Settings<'_, 't>, limit: Limit) -> Limit {
-        let limit = set(limit, self.large(settings, "burst"), Limit::burst);
-        let mut limit = set(limit, self.large(settings, "initial"), Limit::initial);
-        if let Some(value) = settings.get("refill")
-            && let Some(is_stepwise) = self.choice(settings, "refill", &REFILLS)
-        {
+    fn bucket(
+        &mut self,
+        settings: &Settings<'_, 't>,
+        parts: &LimitParts<'_>,
+        limit: Limit,
+    ) -> Limit {
+        let limit = set(limit, parts.burst, Limit::burst);
+        let mut limit = set(limit, parts.initial, Limit::initial);
+        if let Some(is_stepwise) = parts.refill {
             if limit.algorithm() != Algorithm::TokenBucket || limit.period().is_none() {
                 let problem = "has no effect: only a token-bucket is refilled";
-                self.reader.invalid(value, "refill", problem);
+                self.invalid(settings, "refill", problem);
             } else if is_stepwise {
                 limit = limit.stepwise();
             }
         }
         limit
-    }
-
-    /// Sets what a limit does beyond its rate: its wait, its debt, its queue; and its name.
-    fn beyond_rate(&mut self, settings: &Settings<'_, 't>, limit: Limit) -> Limit {
-        let limit = set(limit, self.period(settings, "wait"), Limit::wait);
-        let limit = set(limit, self.large(settings, "debt"), Limit::debt);
-        let limit = set(limit, self.large(settings, "queue"), Limit::queue);
-        let order = self.choice(settings, "queue_order", &QUEUE_ORDERS);
-        let limit = set(limit, order, Limit::queue_order);
-        set(limit, self.text(settings, "name"), Limit::named)
     }
 
     fn rate(&mut self, value: &Value<'_>) -> Option<Limit> {
@@ -637,11 +698,13 @@ impl<'t> FileReader<'t> {
 
     fn threshold(&mut self, value: &Value<'t>) -> Option<Threshold> {
         let table = self.reader.table(value, "thresholds")?;
+        let since = self.reader.noted();
         self.reader.known(table, "a threshold", THRESHOLD);
         let settings = Settings { table, rule: None };
         let (Some(at), Some(decision)) = (settings.get("at"), settings.get("decision")) else {
             let message = "thresholds: a threshold has `at` and a `decision`";
-            self.reader.refuse(value.span, message);
+            let names = ["at", "decision"];
+            self.missing(table, (THRESHOLD, since), &names, value.span, message);
             return None;
         };
         let rate: Result<Limit, _> = self.reader.text(at, "at")?.parse();
@@ -667,6 +730,29 @@ impl<'t> FileReader<'t> {
         }
         let segments = self.small(&settings, "segments");
         Some(set(threshold, segments, Threshold::in_segments))
+    }
+
+    /// Notes that settings are missing, unless a name in the table, whose settings are `known`, is
+    /// one of them misspelt, which was noted `since`.
+    fn missing(
+        &mut self,
+        table: &Table<'t>,
+        (known, since): (&str, usize),
+        names: &[&str],
+        span: Span,
+        message: &str,
+    ) {
+        let unread = self.reader.unread(table, known, since);
+        if !unread.iter().any(|name| names.contains(name)) {
+            self.reader.refuse(span, message);
+        }
+    }
+
+    /// Notes that a setting of a limit is not valid.
+    fn invalid(&mut self, settings: &Settings<'_, 't>, name: &str, problem: &str) {
+        if let Some(value) = settings.get(name) {
+            self.reader.invalid(value, name, problem);
+        }
     }
 
     /// Returns the table of a setting, whose own settings are `known`.
@@ -750,7 +836,7 @@ impl<'t> FileReader<'t> {
         texts.into_iter().map(|(text, _)| text).collect()
     }
 
-    /// The arrays of strings in a table.
+    /// The arrays of strings in a table, without those that could not be read.
     fn named_texts<'v>(
         &mut self,
         value: Option<&'v Value<'t>>,
@@ -760,10 +846,12 @@ impl<'t> FileReader<'t> {
             return Vec::new();
         };
         let texts = |(name, value): (&'v Text<'t>, &'v Value<'t>)| {
+            let since = self.reader.noted();
             let texts = self.reader.texts(value, &name.text);
-            (name, texts.into_iter().map(|(text, _)| text).collect())
+            let is_read = self.reader.noted() == since;
+            is_read.then(|| (name, texts.into_iter().map(|(text, _)| text).collect()))
         };
-        table.iter().map(texts).collect()
+        table.iter().filter_map(texts).collect()
     }
 }
 

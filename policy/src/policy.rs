@@ -214,6 +214,17 @@ impl Policy {
         Ok(policy)
     }
 
+    /// What is wrong with rules that are not to be put in force. Creates no tables.
+    #[cfg(any(feature = "toml", feature = "json"))]
+    pub(crate) fn refused(mut rules: Vec<Rule>, settings: PolicySettings) -> Vec<RuleError> {
+        rules.sort_by_key(|rule| rule.priority);
+        note_sums(&mut rules);
+        match check(&rules, settings.path_rules) {
+            Ok((plans, _)) => fit(&plans, settings.table_bytes).err().into_iter().collect(),
+            Err(errors) => errors,
+        }
+    }
+
     /// Decides a request at `now`, and takes its permits if it is allowed.
     ///
     /// 1. If the path is too long to be matched, the request is denied. So it is if services read

@@ -77,6 +77,9 @@ pub struct Rule {
     /// The name of a counter store, if the state of the limits is in one.
     pub(crate) store: Option<Box<str>>,
     pub(crate) is_synced: bool,
+    /// The settings that the author of the rule has made, and that are not here, because they could
+    /// not be read from a file. They count as present: a setting that needs them is no mistake.
+    pub(crate) left_out: Vec<&'static str>,
 }
 
 /// Values of a header or a property. Rules may have a list in common, so that a file with many
@@ -156,7 +159,18 @@ impl Rule {
             etag: None,
             store: None,
             is_synced: false,
+            left_out: Vec::new(),
         }
+    }
+
+    /// Whether its author has made a setting that is not here.
+    pub(crate) fn has_left_out(&self, setting: &str) -> bool {
+        self.left_out.contains(&setting)
+    }
+
+    /// Whether the rule has no limit, and is not meant to have one.
+    pub(crate) fn lacks_limits(&self) -> bool {
+        self.limits.is_empty() && !self.has_left_out("limits")
     }
 
     /// Sets the priority: of the rules that a request matches, the one with the lowest number

@@ -180,13 +180,13 @@ fn each_limit(rule: &Rule, mut with: impl FnMut(String, &Limit)) {
 /// Refuses the settings of a rule with a store that only rules in this process have.
 pub(crate) fn check(rule: &Rule, refuse: &mut impl FnMut(String, String)) {
     if rule.store.is_none() {
-        if rule.is_synced {
+        if rule.is_synced && !rule.has_left_out("store") {
             let problem = "has no effect without a store: leave it out, or set a store";
             refuse("sync".into(), problem.into());
         }
         return;
     }
-    if rule.limits.is_empty() {
+    if rule.lacks_limits() {
         let problem = "has no effect without a limit: leave it out, or add a limit";
         refuse("store".into(), problem.into());
     }

@@ -158,7 +158,7 @@ fn plan<'r>(rule: &'r Rule, path_rules: PathRules, errors: &mut Vec<RuleError>) 
     check_itself(rule, refusals);
     let limits = plan_limits(rule, refusals);
     let penalty = plan_penalty(rule, refusals);
-    if !rule.overrides.is_empty() && rule.limits.is_empty() {
+    if !rule.overrides.is_empty() && rule.lacks_limits() {
         let problem = "have no effect without a limit: leave them out, or add a limit";
         refusals.refuse("overrides", problem);
     }
@@ -229,7 +229,7 @@ fn plan_penalty(rule: &Rule, refusals: &mut Refusals<'_>) -> Option<FixedWindowR
         refusals.refuse("penalty", error.to_string());
         None
     });
-    if rule.penalty.is_some() && rule.limits.is_empty() {
+    if rule.penalty.is_some() && rule.lacks_limits() {
         let problem = "has no effect without a limit: leave it out, or add a limit";
         refusals.refuse("penalty", problem);
     }
@@ -252,12 +252,13 @@ fn check_hold(rule: &Rule, refusals: &mut Refusals<'_>) {
     if rule.hold.is_some_and(|hold| hold.is_zero()) {
         refusals.refuse("hold", "must be longer than 0");
     }
-    if rule.hold.is_some() && rule.limits.is_empty() {
+    if rule.hold.is_some() && rule.lacks_limits() {
         let problem = "has no effect without a limit: leave it out, or add a limit";
         refusals.refuse("hold", problem);
     }
     let all = rule.overrides.iter().flat_map(|this| &this.limits);
-    if rule.hold.is_none() && rule.limits.iter().chain(all).any(Limit::has_debt) {
+    let lacks_hold = rule.hold.is_none() && !rule.has_left_out("hold");
+    if lacks_hold && rule.limits.iter().chain(all).any(Limit::has_debt) {
         let problem = "must be set if a limit has a debt, which only settlements use";
         refusals.refuse("hold", problem);
     }
@@ -339,7 +340,9 @@ fn check_overrides(
 ) -> usize {
     let with = (has_penalty, rule.counts_refunds());
     let (bytes, refused) = Overrides::check(&rule.overrides, &rule.key, with, path_rules);
-    for (index, limit, problem) in refused {
+    // The values of an override are those of the parts of the key.
+    let is_known = |limit: Option<usize>| limit.is_some() || !rule.has_left_out("key");
+    for (index, limit, problem) in refused.into_iter().filter(|(_, limit, _)| is_known(*limit)) {
         let setting = match limit {
             Some(limit) => format!("overrides[{index}].limits[{limit}]"),
             None => format!("overrides[{index}]"),
