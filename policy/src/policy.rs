@@ -220,7 +220,10 @@ impl Policy {
         rules.sort_by_key(|rule| rule.priority);
         note_sums(&mut rules);
         match check(&rules, settings.path_rules) {
-            Ok((plans, _)) => fit(&plans, settings.table_bytes).err().into_iter().collect(),
+            Ok((plans, _)) => fit(&plans, settings.table_bytes)
+                .err()
+                .into_iter()
+                .collect(),
             Err(errors) => errors,
         }
     }
@@ -913,7 +916,13 @@ impl<'p> Decision<'p> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn shadow_denied(&self) -> Option<&'p Rule> {
-        Some(&self.policy.rules[self.parts.shadow_denied? as usize].rule)
+        self.shadow_denial().map(|(_, rule)| rule)
+    }
+
+    /// As [`shadow_denied`](Self::shadow_denied), with the index of the rule.
+    pub(crate) fn shadow_denial(&self) -> Option<(usize, &'p Rule)> {
+        let index = self.parts.shadow_denied? as usize;
+        Some((index, &self.policy.rules[index].rule))
     }
 
     /// Returns what is left of the limit that decided: of the one that denied, or of an allowed

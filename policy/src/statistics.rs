@@ -264,8 +264,9 @@ impl Statistics {
     }
 
     /// Counts a decision that was made in another way than by [`decide_at`](Self::decide_at): by
-    /// `Policy::acquire` after a wait, for example. `request` is the request that was decided. The
-    /// answers of shadow rules are not counted.
+    /// `Policy::acquire` after a wait, for example. `request` is the request that was decided. Of
+    /// the answers of shadow rules, only the key of [`Decision::shadow_denied`] is counted, among
+    /// [`most_denied`](Self::most_denied).
     ///
     /// # Cost
     ///
@@ -290,6 +291,9 @@ impl Statistics {
         for answer in decision.answers() {
             self.count_answer(shard, answer, request);
         }
+        if let Some((index, rule)) = decision.shadow_denial() {
+            self.count_key(shard, index, &rule.key, request);
+        }
         self.count_request(shard, decision, request);
     }
 
@@ -312,13 +316,15 @@ impl Statistics {
             } => add(&counts.by_limit[limit]),
             Outcome::Allowed | Outcome::NoRule | Outcome::Path(_) => return add(&counts.allowed),
         }
-        let key = &answer.rule.key;
-        let hash = self
-            .hasher
-            .hash_one((answer.index, self.key_of(key, request)));
+        self.count_key(shard, answer.index, &answer.rule.key, request);
+    }
+
+    /// Counts a denial of the key of a request, by the rule with this index.
+    fn count_key(&self, shard: &Shard, rule: usize, key: &Key, request: &Request<'_>) {
+        let hash = self.hasher.hash_one((rule, self.key_of(key, request)));
         let values = KeyValues::new(key, request, self.path_rules);
-        let index = u32::try_from(answer.index).unwrap_or(u32::MAX);
-        lock(&shard.denied).count(hash, index, values);
+        let rule = u32::try_from(rule).unwrap_or(u32::MAX);
+        lock(&shard.denied).count(hash, rule, values);
     }
 
     fn key_of<'k>(&self, key: &'k Key, request: &'k Request<'k>) -> KeyOf<'k> {
@@ -393,8 +399,8 @@ impl Statistics {
         shards.map(|shard| shard.refused_paths.load(Relaxed)).sum()
     }
 
-    /// Returns the keys that were denied most often, at most `n`, the largest count first. Keys of
-    /// shadow rules are among them.
+    /// Returns the keys that were denied most often, at most `n`, the largest count first. Those
+    /// that a [shadow rule](crate::Rule::is_shadow) would have denied are among them.
     ///
     /// # Cost
     ///

@@ -296,6 +296,7 @@ fn a_decision_that_is_passed_on_counts_as_one_that_the_statistics_make() {
     // By turns.
     let mut turn = 0;
     let mut by_outcome: BTreeMap<String, [u32; 2]> = BTreeMap::new();
+    let mut in_shadow: BTreeMap<String, u64> = BTreeMap::new();
     requests(20_000, |now, request| {
         turn = 1 - turn;
         let outcome = if turn == 0 {
@@ -303,6 +304,9 @@ fn a_decision_that_is_passed_on_counts_as_one_that_the_statistics_make() {
         } else {
             let decision = policy.decide_at(now, request);
             passed.count(&decision, request);
+            if decision.shadow_denied().is_some() {
+                *in_shadow.entry(request.path.to_owned()).or_default() += 1;
+            }
             decision.outcome()
         };
         let kind = match outcome {
@@ -339,4 +343,10 @@ fn a_decision_that_is_passed_on_counts_as_one_that_the_statistics_make() {
     assert!(by_outcome.len() > 6, "{by_outcome:?}");
     let shadow = &passed.rules()[0];
     assert_eq!(shadow.asked(), 0, "shadow rules are not counted");
+    // Its keys are.
+    let keys = passed.most_denied(usize::MAX).into_iter();
+    let of_shadow = keys.filter(|key| key.rule == Some(0));
+    let counted: BTreeMap<_, _> = of_shadow.map(|key| (key.text, key.count)).collect();
+    assert!(!in_shadow.is_empty());
+    assert_eq!(counted, in_shadow);
 }
