@@ -9,11 +9,15 @@
 //!                                v  when two others have come in force since
 //!                     `ended`: counts by rule and answer, of rules that are still there
 //! ```
+//!
+//! **Enforced or not** is a fact of a decision, not of the rule: it may have been a shadow then and
+//! none now. So a denial counts as one in shadow if its policy had the rule as a shadow.
 
-use core::ptr;
+use core::cmp::Reverse;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
+use core::{mem, ptr};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -32,6 +36,12 @@ pub(crate) type Answered = (String, &'static str, String);
 pub(crate) const MICROS: [u64; 12] = [
     50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 50_000, 200_000, 1_000_000, 5_000_000,
 ];
+
+/// How many denied keys of policies that are no longer in force are kept.
+const ENDED_KEYS: usize = 1_000;
+
+/// A key that is denied: the rule, whether the denials were enforced, and the key.
+pub(crate) type Denied = (String, bool, String);
 
 /// The first and the last status of HTTP that is counted.
 const STATUSES: core::ops::Range<u16> = 200..600;
@@ -68,6 +78,7 @@ struct Policies {
     /// The policy in force, and the one before: the newest first.
     present: Vec<Arc<OfPolicy>>,
     ended: BTreeMap<Answered, u64>,
+    ended_keys: BTreeMap<Denied, u64>,
 }
 
 /// The answers to one proxy.
@@ -95,6 +106,17 @@ impl OfPolicy {
 
     fn is_of(&self, policy: &Policy) -> bool {
         ptr::eq::<Policy>(&raw const *self.policy, policy)
+    }
+
+    /// Adds the counts of the denied keys to `sums`.
+    fn add_keys_to(&self, sums: &mut BTreeMap<Denied, u64>) {
+        let rules: Vec<&Rule> = self.policy.rules().collect();
+        for denied in self.statistics.most_denied(usize::MAX) {
+            if let Some(rule) = denied.rule.and_then(|index| rules.get(index)) {
+                let key = (rule.name().to_owned(), !rule.is_shadow(), denied.text);
+                *sums.entry(key).or_default() += denied.count;
+            }
+        }
     }
 
     /// Adds the counts of each rule to `sums`.
@@ -292,18 +314,21 @@ impl Counts {
         newest.iter().map(rate).collect()
     }
 
-    /// The keys that the policy in force has denied most often: the rule, the key, how often.
-    pub(crate) fn most_denied(&self, n: usize) -> Vec<(String, String, u64)> {
-        let Some(of) = self.of(&self.live.load()) else {
-            return Vec::new();
-        };
-        let denied = of.statistics.most_denied(n).into_iter();
-        let named = denied.map(|denied| {
-            let rule = denied.rule.and_then(|index| of.policy.rules().nth(index));
-            let rule = rule.map_or("", Rule::name).to_owned();
-            (rule, denied.text, denied.count)
-        });
-        named.collect()
+    /// The keys that rules in force have denied, or would have denied as shadows, and how often:
+    /// the largest count first.
+    pub(crate) fn denied_keys(&self) -> Vec<(Denied, u64)> {
+        let in_force = self.live.load();
+        self.of(&in_force);
+        let policies = self.policies.read();
+        let policies = policies.unwrap_or_else(PoisonError::into_inner);
+        let mut sums = policies.ended_keys.clone();
+        for of in &policies.present {
+            of.add_keys_to(&mut sums);
+        }
+        sums.retain(|(rule, _, _), _| in_force.rule(rule).is_some());
+        let mut keys: Vec<_> = sums.into_iter().collect();
+        keys.sort_by_key(|&(_, count)| Reverse(count));
+        keys
     }
 
     /// How often a proxy was answered with each status, without those that it never was.
@@ -331,6 +356,13 @@ impl Policies {
         {
             oldest.add_to(&mut self.ended);
             self.ended.retain(|answered, _| is_there(answered));
+            let mut keys = mem::take(&mut self.ended_keys);
+            oldest.add_keys_to(&mut keys);
+            keys.retain(|(rule, _, _), _| of.policy.rule(rule).is_some());
+            let mut keys: Vec<_> = keys.into_iter().collect();
+            keys.sort_by_key(|&(_, count)| Reverse(count));
+            keys.truncate(ENDED_KEYS);
+            self.ended_keys = keys.into_iter().collect();
         }
         self.present.insert(0, of);
     }

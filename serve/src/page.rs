@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use portcullis_core::Timestamp;
 use portcullis_policy::{Considered, Explained, Policy, Request, Rule};
 
-use crate::counts::{Answered, Counts};
+use crate::counts::{Answered, Counts, Denied};
 use crate::stores::StoreState;
 
 pub(crate) const STYLE: &str = include_str!("page/page.css");
@@ -22,6 +22,9 @@ pub(crate) const SECURITY: &str = "default-src 'none'; script-src 'self'; style-
 
 /// The number of keys that are shown.
 const KEYS: usize = 20;
+
+/// The head of a column of denials that were not enforced.
+const IN_SHADOW: &str = "would be denied";
 
 /// Text in HTML, also in the value of an attribute.
 struct Escaped<T>(T);
@@ -97,13 +100,28 @@ pub(crate) fn live(counts: &Counts, stores: &[StoreState]) -> String {
         }
     }
     html.push_str("</p>\n<h2>Rules</h2>\n");
-    let heads = "<th class=\"n\">allowed</th><th class=\"n\">per second</th>\
-                 <th class=\"n\">denied</th><th class=\"n\">per second</th>";
-    let heads = format!("<th>rule</th><th>limits</th>{heads}");
+    let pair = |name: &str| format!("<th class=\"n\">{name}</th><th class=\"n\">per second</th>");
+    let pairs = ["allowed", "denied", IN_SHADOW].map(pair).concat();
+    let heads = format!("<th>rule</th><th>limits</th>{pairs}");
     table(&mut html, "Rules", &heads, &rules(counts, &policy));
-    html.push_str("<h2>Keys that are denied most</h2>\n");
+    let keys = counts.denied_keys();
+    let is_enforced = |denied: &Denied| denied.1 && !counts.is_shadow();
+    let (enforced, in_shadow): (Vec<_>, Vec<_>) = keys
+        .into_iter()
+        .partition(|(denied, _)| is_enforced(denied));
+    denied_keys(&mut html, "Keys that are denied most", "denied", &enforced);
+    let has_shadow = counts.is_shadow() || policy.rules().any(Rule::is_shadow);
+    if has_shadow || !in_shadow.is_empty() {
+        let name = "Keys that would be denied most, but pass in shadow";
+        denied_keys(&mut html, name, IN_SHADOW, &in_shadow);
+    }
+    html
+}
+
+/// Writes a table of the first keys.
+fn denied_keys(html: &mut String, name: &str, denied: &str, keys: &[(Denied, u64)]) {
     let mut rows = String::new();
-    for (rule, key, count) in counts.most_denied(KEYS) {
+    for ((rule, _, key), count) in keys.iter().take(KEYS) {
         let (rule, key) = (Escaped(rule), Escaped(key));
         let _ = writeln!(
             rows,
@@ -111,9 +129,20 @@ pub(crate) fn live(counts: &Counts, stores: &[StoreState]) -> String {
              <td class=\"n\">{count}</td></tr>"
         );
     }
-    let heads = "<th>key</th><th>rule</th><th class=\"n\">denied</th>";
-    table(&mut html, "Keys that are denied most", heads, &rows);
-    html
+    let _ = writeln!(html, "<h2>{name}</h2>");
+    let heads = format!("<th>key</th><th>rule</th><th class=\"n\">{denied}</th>");
+    table(html, name, &heads, &rows);
+}
+
+/// The place of an answer among those that allowed, those that denied, and those that would have
+/// denied.
+fn place(answer: &str, is_shadow: bool) -> usize {
+    match answer {
+        "allowed" | "exempt" => 0,
+        "shadow_denied" => 2,
+        _ if is_shadow => 2,
+        _ => 1,
+    }
 }
 
 /// A row for each rule.
@@ -121,25 +150,33 @@ fn rules(counts: &Counts, policy: &Policy) -> String {
     let (totals, rates) = (counts.decisions(), counts.rates());
     let mut rows = String::new();
     for rule in policy.rules() {
-        // Those that were allowed, and those that were denied.
-        let (mut sums, mut per_second) = ([0, 0], [0.0, 0.0]);
+        let (mut sums, mut per_second) = ([0; 3], [0.0; 3]);
         let is_of_rule = |(name, _, _): &Answered| name == rule.name();
         for (answered, count) in totals.iter().filter(|(answered, _)| is_of_rule(answered)) {
-            let at = usize::from(!["allowed", "exempt"].contains(&answered.1));
+            let at = place(answered.1, counts.is_shadow());
             sums[at] += count;
             per_second[at] += rates.get(answered).copied().unwrap_or(0.0);
         }
-        let ([allowed, denied], [passing, failing]) = (sums, per_second);
-        let _ = writeln!(
+        let _ = write!(
             rows,
-            "<tr><td class=\"k\">{}{}</td><td>{}</td><td class=\"n\">{allowed}</td>\
-             <td class=\"n\">{passing:.1}</td><td class=\"n\">{denied}</td>\
-             <td class=\"n{}\">{failing:.1}</td></tr>",
+            "<tr><td class=\"k\">{}{}</td><td>{}</td>",
             Escaped(rule.name()),
             if rule.is_shadow() { " (shadow)" } else { "" },
             Escaped(limits(rule)),
-            if failing > 0.0 { " bad" } else { "" },
         );
+        for (at, (sum, rate)) in sums.into_iter().zip(per_second).enumerate() {
+            let class = if at == 1 && rate > 0.0 { " bad" } else { "" };
+            // What a shadow rule allows is not counted.
+            let sum = match (at, sum) {
+                (0, 0) if rule.is_shadow() => "-".to_owned(),
+                _ => sum.to_string(),
+            };
+            let _ = write!(
+                rows,
+                "<td class=\"n\">{sum}</td><td class=\"n{class}\">{rate:.1}</td>"
+            );
+        }
+        rows.push_str("</tr>\n");
     }
     rows
 }
@@ -221,10 +258,10 @@ impl Question {
         };
         let mut rows = String::new();
         for each in explained.iter().filter(|each| is_asked(each)) {
-            let class = if each.decides {
-                ""
-            } else {
-                " (not asked, or a shadow)"
+            let class = match (each.decides, each.rule.is_shadow()) {
+                (true, _) => "",
+                (false, true) => " (shadow)",
+                (false, false) => " (not asked)",
             };
             let key: Vec<_> = policy
                 .key_values(each.rule, &request)

@@ -207,3 +207,106 @@ fn the_page_shows_who_is_denied_and_what_would_happen_and_escapes_all_text() {
         page("/live").body.contains("<td class=\"n bad\">")
     });
 }
+
+/// The numbers in the row of a table of the page that begins with these cells.
+fn row(page: &str, begins: &str) -> Option<Vec<String>> {
+    let (_, rest) = page.split_once(&format!("<tr>{begins}"))?;
+    let (row, _) = rest.split_once("</tr>")?;
+    let cells = row.split("<td class=\"n").skip(1);
+    let number = |cell: &str| {
+        let (_, rest) = cell.split_once('>').expect("a cell");
+        rest.split('<').next().unwrap_or_default().to_owned()
+    };
+    Some(cells.map(number).collect())
+}
+
+/// How often a rule has allowed, denied, and would have denied.
+fn counts_of_rule(page: &str, rule: &str, limit: &str) -> [String; 3] {
+    let cells = row(
+        page,
+        &format!("<td class=\"k\">{rule}</td><td>{limit}</td>"),
+    );
+    let cells = cells.unwrap_or_else(|| panic!("{rule}: {page}"));
+    [0, 2, 4].map(|at| cells[at].clone())
+}
+
+/// The part of the page with this heading.
+fn section<'p>(page: &'p str, heading: &str) -> Option<&'p str> {
+    let (_, rest) = page.split_once(&format!("<h2>{heading}</h2>"))?;
+    Some(rest.split("<h2>").next().unwrap_or_default())
+}
+
+const DENIED: &str = "Keys that are denied most";
+const WOULD_BE: &str = "Keys that would be denied most, but pass in shadow";
+
+#[test]
+fn the_page_keeps_denials_in_shadow_apart_also_once_the_rule_is_no_shadow() {
+    let policy = |shadow: bool| {
+        format!(
+            "
+            [[rules]]
+            name = 'trial'
+            shadow = {shadow}
+            key = ['address']
+            limits = ['2/d']
+            "
+        )
+    };
+    let program = Program::start("page-shadow", &policy(true), &[]);
+    let page = || ask(program.admin, "GET /live", &[("Host", "localhost")]).body;
+    let of_key = "<td class=\"k\">192.0.2.7</td><td class=\"k\">trial</td>";
+    let counts_of_key = |page: &str, heading| row(section(page, heading)?, of_key);
+
+    assert_eq!([(); 5].map(|()| check(&program, "/")), [200; 5]);
+    let in_shadow = page();
+    assert_eq!(
+        counts_of_rule(&in_shadow, "trial (shadow)", "2/d"),
+        ["-", "0", "3"]
+    );
+    assert_eq!(counts_of_key(&in_shadow, WOULD_BE).unwrap(), ["3"]);
+    assert_eq!(counts_of_key(&in_shadow, DENIED), None);
+
+    program.write(&policy(false));
+    program.event("a policy is in force");
+    assert_eq!([(); 2].map(|()| check(&program, "/")), [429; 2]);
+    let enforced = page();
+    assert_eq!(counts_of_rule(&enforced, "trial", "2/d"), ["0", "2", "3"]);
+    assert_eq!(counts_of_key(&enforced, WOULD_BE).unwrap(), ["3"]);
+    assert_eq!(counts_of_key(&enforced, DENIED).unwrap(), ["2"]);
+
+    // Also once neither policy is in force.
+    for more in 1..3 {
+        program.write(&policy(false).replace("2/d", &format!("{}/d", 2 + more)));
+        program.event("a policy is in force");
+        assert_eq!([(); 2].map(|()| check(&program, "/")), [200, 429]);
+    }
+    let later = page();
+    assert_eq!(counts_of_rule(&later, "trial", "4/d"), ["2", "4", "3"]);
+    assert_eq!(counts_of_key(&later, WOULD_BE).unwrap(), ["3"]);
+    assert_eq!(counts_of_key(&later, DENIED).unwrap(), ["4"]);
+
+    // A rule that is gone has no keys.
+    program.write("rules = []");
+    program.event("a policy is in force");
+    let none = page();
+    assert!(
+        section(&none, WOULD_BE).is_none() && !none.contains("192.0.2.7"),
+        "{none}"
+    );
+}
+
+#[test]
+fn the_page_of_a_program_in_shadow_says_of_all_denials_that_they_would_be() {
+    let policy = "
+        [[rules]]
+        name = 'all'
+        key = ['address']
+        limits = ['2/d']
+    ";
+    let program = Program::start("page-all-shadow", policy, &["--shadow"]);
+    assert_eq!([(); 3].map(|()| check(&program, "/")), [200; 3]);
+    let page = ask(program.admin, "GET /live", &[("Host", "localhost")]).body;
+    assert_eq!(counts_of_rule(&page, "all", "2/d"), ["2", "0", "1"]);
+    assert!(section(&page, WOULD_BE).unwrap().contains("192.0.2.7"));
+    assert!(!section(&page, DENIED).unwrap().contains("192.0.2.7"));
+}
