@@ -219,7 +219,9 @@ fn millis(duration: Duration) -> u64 {
 
 fn unanswered(error: CallError) -> StoreError {
     match error {
-        CallError::TimedOut(_) => StoreError::Unavailable(error.to_string()),
+        CallError::TimedOut(_) | CallError::Unconnected { .. } => {
+            StoreError::Unavailable(error.to_string())
+        }
         CallError::Failed(error) => failed(&error),
     }
 }

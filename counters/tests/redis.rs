@@ -412,6 +412,47 @@ fn a_server_that_is_paused_or_gone_is_unavailable_within_the_time_limit() {
     });
 }
 
+/// A server accepts a password from a time on, and the connection that was refused is used then.
+#[test]
+fn a_wrong_password_is_named_and_a_mended_one_is_taken() {
+    let Some(server) = Server::start() else {
+        return;
+    };
+    runtime().block_on(async {
+        let time_limit = Duration::from_millis(400);
+        let url = format!("redis://:secret@127.0.0.1:{}/", server.port);
+        let store = RedisCounters::new(&RedisSettings::new(&url).time_limit(time_limit)).unwrap();
+        let _: String = server.ask(&["CONFIG", "SET", "requirepass", "other"]).await;
+        let limit = bucket(1, 3_600 * SECOND, 10);
+        let charge = [Charge::new("a", &limit, 1)];
+        // The client tries several times, and gives up.
+        for _ in 0..4 {
+            let error = store.take(&charge).await.unwrap_err();
+            assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+            let text = error.to_string();
+            let address = format!("no connection to 127.0.0.1:{}: ", server.port);
+            assert!(
+                text.contains(&address) && text.contains("authentication"),
+                "{text}"
+            );
+            assert!(!text.contains("secret"), "{text}");
+        }
+        let client = redis::Client::open(format!("redis://:other@127.0.0.1:{}/", server.port));
+        let mut other = client
+            .unwrap()
+            .get_multiplexed_async_connection()
+            .await
+            .unwrap();
+        let mut mend = redis::cmd("CONFIG");
+        mend.arg(&["SET", "requirepass", "secret"]);
+        let _: String = mend.query_async(&mut other).await.unwrap();
+        let begun = Instant::now();
+        while let Err(error) = store.take(&charge).await {
+            assert!(begun.elapsed() < 20 * SECOND, "{error}");
+        }
+    });
+}
+
 /// The server forgets its scripts.
 #[test]
 fn a_script_that_was_forgotten_is_sent_again() {

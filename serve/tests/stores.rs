@@ -88,6 +88,19 @@ fn programs_share_the_limits_of_a_store_and_do_what_the_file_says_without_it() {
     assert_eq!(check(&denies, "e").status, 503);
 }
 
+#[test]
+fn a_closed_port_of_the_store_is_logged_as_such_with_its_address_and_without_its_password() {
+    let port = Server::free_port();
+    let password = policy(port, "").replace("redis://", "redis://user:secret@");
+    let program = Program::start("store-closed", &password, &[]);
+    assert_eq!(check(&program, "a").status, 503);
+    let event = program.event("the counter store is unavailable");
+    let message = event["message"].as_str().expect("a text");
+    let says = format!("no connection to 127.0.0.1:{port}: Connection refused");
+    assert!(message.contains(&says), "{message}");
+    assert!(!event.to_string().contains("secret"), "{event}");
+}
+
 /// Each API key, the logins of each address, in Redis, and the whole service. Windows take back all
 /// at once. A token bucket may lack what it gains in a second, until that has passed.
 const THREE: &str = "

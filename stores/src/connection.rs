@@ -2,11 +2,19 @@
 
 use core::error::Error;
 use core::fmt;
-use core::future::Future;
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
+use core::task::Poll;
 use core::time::Duration;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig, PubSub};
-use redis::{Client, Cmd, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError,
+    RedisResult, ScriptInvocation,
+};
 
 use crate::settings::{RedisDefaults, RedisSettings};
 
@@ -32,8 +40,7 @@ use crate::settings::{RedisDefaults, RedisSettings};
 /// ```
 #[derive(Clone)]
 pub struct RedisConnection {
-    manager: ConnectionManager,
-    client: Client,
+    link: Arc<Link>,
     prefix: String,
     time_limit: Duration,
     connection_limit: Duration,
@@ -68,9 +75,16 @@ impl RedisConnection {
             .set_min_delay(settings.reconnect_delay.min(Duration::from_millis(10)))
             .set_max_delay(settings.reconnect_delay);
         let client = Client::open(settings.url.as_str())?;
-        Ok(Self {
-            manager: ConnectionManager::new_lazy_with_config(client.clone(), config)?,
+        let manager = ConnectionManager::new_lazy_with_config(client.clone(), config.clone())?;
+        let link = Link {
             client,
+            config,
+            manager: RwLock::new(manager),
+            is_up: AtomicBool::new(false),
+            is_trying: AtomicBool::new(false),
+        };
+        Ok(Self {
+            link: Arc::new(link),
             prefix: prefix.into(),
             time_limit,
             connection_limit: settings.connection_limit,
@@ -97,7 +111,7 @@ impl RedisConnection {
         &self,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, CallError> {
-        let mut manager = self.manager.clone();
+        let mut manager = self.link.manager();
         self.within(call.invoke_async(&mut manager)).await
     }
 
@@ -107,7 +121,7 @@ impl RedisConnection {
     ///
     /// [`CallError`].
     pub async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, CallError> {
-        let mut manager = self.manager.clone();
+        let mut manager = self.link.manager();
         self.within(command.query_async(&mut manager)).await
     }
 
@@ -117,7 +131,7 @@ impl RedisConnection {
     ///
     /// [`CallError`].
     pub async fn query_all<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, CallError> {
-        let mut manager = self.manager.clone();
+        let mut manager = self.link.manager();
         self.within(commands.query_async(&mut manager)).await
     }
 
@@ -130,7 +144,7 @@ impl RedisConnection {
     pub async fn publish(&self, channel: &str, message: &str) -> Result<(), CallError> {
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(channel).arg(message);
-        Ok(publish.query_async(&mut self.manager.clone()).await?)
+        Ok(publish.query_async(&mut self.link.manager()).await?)
     }
 
     /// Opens a connection of its own that receives the messages of a channel, within the time
@@ -141,7 +155,7 @@ impl RedisConnection {
     /// [`CallError`].
     pub async fn subscribe(&self, channel: &str) -> Result<PubSub, CallError> {
         let subscribed = async {
-            let mut connection = self.client.get_async_pubsub().await?;
+            let mut connection = self.link.client.get_async_pubsub().await?;
             connection.subscribe(channel).await?;
             Ok(connection)
         };
@@ -151,8 +165,127 @@ impl RedisConnection {
     /// Waits for the server, within the time limit. The client has a limit for an answer, and
     /// another one to connect. This one is for both together.
     async fn within<T>(&self, call: impl Future<Output = RedisResult<T>>) -> Result<T, CallError> {
-        limited(self.time_limit, call).await
+        let call = limited(self.time_limit, call);
+        if self.link.is_up.load(Relaxed) {
+            let answer = call.await;
+            if let Err(CallError::Failed(error)) = &answer
+                && error.is_io_error()
+            {
+                self.link.is_up.store(false, Relaxed);
+            }
+            return answer;
+        }
+        // The client tries again without a word until the time is up. So what is wrong is found out
+        // beside the call, once it has taken half of its time.
+        let mut tried = None;
+        let answer = {
+            let try_once = self
+                .link
+                .try_once(self.time_limit / 2, self.connection_limit);
+            let (mut call, mut try_once) = (pin!(call), pin!(try_once));
+            poll_fn(|task| {
+                if tried.is_none()
+                    && let Poll::Ready(is) = try_once.as_mut().poll(task)
+                {
+                    tried = Some(is);
+                }
+                call.as_mut().poll(task)
+            })
+            .await
+        };
+        self.link.note(answer, tried)
     }
+}
+
+/// The connection of all clones.
+struct Link {
+    client: Client,
+    config: ConnectionManagerConfig,
+    manager: RwLock<ConnectionManager>,
+    /// Whether a call was answered since the last one that found the connection broken.
+    is_up: AtomicBool,
+    /// Whether a call finds out why there is no connection.
+    is_trying: AtomicBool,
+}
+
+/// Clears a flag when it is dropped.
+struct Clears<'f>(&'f AtomicBool);
+
+impl Drop for Clears<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Relaxed);
+    }
+}
+
+impl Link {
+    fn manager(&self) -> ConnectionManager {
+        let manager = self.manager.read();
+        manager.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Connects once, after a pause, and hangs up. Waits without end while another call does so.
+    async fn try_once(&self, pause: Duration, limit: Duration) -> RedisResult<()> {
+        tokio::time::sleep(pause).await;
+        if self.is_trying.swap(true, Relaxed) {
+            return core::future::pending().await;
+        }
+        let _clears = Clears(&self.is_trying);
+        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(limit));
+        let connect = self
+            .client
+            .get_multiplexed_async_connection_with_config(&config);
+        connect.await.map(drop)
+    }
+
+    /// Notes the answer to a call that had no connection at first, and returns it. Where there is
+    /// none, and `tried` says why, the error says so.
+    fn note<T>(
+        &self,
+        answer: Result<T, CallError>,
+        tried: Option<RedisResult<()>>,
+    ) -> Result<T, CallError> {
+        let error = match answer {
+            Ok(value) => {
+                self.is_up.store(true, Relaxed);
+                return Ok(value);
+            }
+            Err(error) => error,
+        };
+        let error = match (tried, error) {
+            (Some(Ok(())), error) => {
+                self.is_up.store(true, Relaxed);
+                return Err(error);
+            }
+            (Some(Err(why)), _) => why,
+            (None, CallError::Failed(error)) if is_of_connecting(&error) => error,
+            (None, error) => return Err(error),
+        };
+        if !error.is_io_error() {
+            // The client would return this error for ever, also once the server accepts it.
+            self.renew();
+        }
+        Err(CallError::Unconnected {
+            address: self.client.get_connection_info().addr().to_string(),
+            error,
+        })
+    }
+
+    /// Begins with another connection.
+    fn renew(&self) {
+        let (client, config) = (self.client.clone(), self.config.clone());
+        if let Ok(manager) = ConnectionManager::new_lazy_with_config(client, config) {
+            let before = self.manager.write();
+            *before.unwrap_or_else(PoisonError::into_inner) = manager;
+        }
+    }
+}
+
+/// Whether an error is that of an attempt to connect, and not the answer to a call.
+fn is_of_connecting(error: &RedisError) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Io | ErrorKind::AuthenticationFailed
+    )
 }
 
 async fn limited<T>(
@@ -189,6 +322,13 @@ impl fmt::Debug for RedisConnection {
 pub enum CallError {
     /// The server did not answer within this time. It may have done what it was asked.
     TimedOut(Duration),
+    /// There is no connection to the server.
+    Unconnected {
+        /// The host and the port, or the path, without a name and a password.
+        address: String,
+        /// Why not: the connection is refused, the host is not known, the password is wrong.
+        error: RedisError,
+    },
     /// The connection failed, or the server answered with an error.
     Failed(RedisError),
 }
@@ -203,6 +343,9 @@ impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TimedOut(limit) => write!(f, "no answer within {limit:?}"),
+            Self::Unconnected { address, error } => {
+                write!(f, "no connection to {address}: {error}")
+            }
             Self::Failed(error) => error.fmt(f),
         }
     }
@@ -213,7 +356,7 @@ impl Error for CallError {
         match self {
             Self::TimedOut(_) => None,
             // `Display` shows the error itself, so its source is the next one.
-            Self::Failed(error) => error.source(),
+            Self::Failed(error) | Self::Unconnected { error, .. } => error.source(),
         }
     }
 }

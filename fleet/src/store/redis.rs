@@ -146,7 +146,9 @@ fn damaged(what: impl Into<String>) -> LeaseError {
 fn failed(error: CallError) -> LeaseError {
     let text = error.to_string();
     let error = match error {
-        CallError::TimedOut(_) => return LeaseError::Unreachable(text.into()),
+        CallError::TimedOut(_) | CallError::Unconnected { .. } => {
+            return LeaseError::Unreachable(text.into());
+        }
         CallError::Failed(error) => error,
     };
     match error.kind() {
