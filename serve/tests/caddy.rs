@@ -13,7 +13,7 @@ use core::net::Ipv4Addr;
 
 use client::{Client, ask};
 use program::Program;
-use proxies::{Service, caddy, installed};
+use proxies::{Service, caddy, installed, one_at_once};
 use traffic::{POLICY, decided, recorded, sent};
 
 #[test]
@@ -108,4 +108,22 @@ fn a_denial_of_caddy_has_the_retry_and_the_fields_and_no_client_chooses_its_key(
     assert!(program.ended().success());
     assert_eq!(ask(proxy.address, "GET /", &[]).status, 502);
     assert_eq!(service.served(), 1);
+}
+
+#[test]
+fn caddy_keeps_the_limit_at_once_that_the_program_leaves_out() {
+    let Some(caddy_program) = installed("caddy", "version") else {
+        return;
+    };
+    let policy = include_str!("../deploy/policy.toml");
+    let program = Program::start("caddy-at-once", policy, &[]);
+    let service = Service::start();
+    let proxy = caddy(
+        &caddy_program,
+        "caddy-at-once-proxy",
+        program.listen,
+        service.address,
+        &[("unhealthy_request_count 100", "unhealthy_request_count 1")],
+    );
+    one_at_once(proxy.address, &service, 503);
 }

@@ -13,7 +13,7 @@ use core::net::Ipv4Addr;
 
 use client::{Client, ask};
 use program::Program;
-use proxies::{Service, haproxy, installed};
+use proxies::{Service, haproxy, installed, one_at_once};
 use traffic::{POLICY, decided, recorded, sent};
 
 #[test]
@@ -92,4 +92,22 @@ fn a_denial_of_haproxy_has_the_retry_and_the_fields_and_no_client_chooses_its_ke
     assert!(program.ended().success());
     assert_eq!(ask(proxy.address, "GET /", &[]).status, 503);
     assert_eq!(service.served(), 2);
+}
+
+#[test]
+fn haproxy_keeps_the_limit_at_once_that_the_program_leaves_out() {
+    let Some(haproxy_program) = installed("haproxy", "-v") else {
+        return;
+    };
+    let policy = include_str!("../deploy/policy.toml");
+    let program = Program::start("haproxy-at-once", policy, &[]);
+    let service = Service::start();
+    let proxy = haproxy(
+        &haproxy_program,
+        "haproxy-at-once-proxy",
+        program.listen,
+        service.address,
+        &[("sc_trackers(0) gt 100", "sc_trackers(0) gt 1")],
+    );
+    one_at_once(proxy.address, &service, 429);
 }

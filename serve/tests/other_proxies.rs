@@ -16,15 +16,20 @@ use std::ffi::OsStr;
 
 use client::{Client, ask};
 use program::Program;
-use proxies::{Running, Service, envoy, installed, traefik};
+use proxies::{Running, Service, envoy, installed, one_at_once, traefik};
 use traffic::{POLICY, Recorded, decided, recorded};
+
+/// Starts a proxy with its configuration, in which texts are replaced.
+type Start = fn(&OsStr, &str, &Program, SocketAddr, &[(&str, &str)]) -> Running;
 
 /// A proxy, and what is special about it.
 struct Proxy {
     name: &'static str,
     /// The argument with which it prints its version.
     version: &'static str,
-    start: fn(&OsStr, &str, &Program, SocketAddr) -> Running,
+    start: Start,
+    /// What makes its limit at once one, and the status of a denial by it.
+    one_at_once: ((&'static str, &'static str), u16),
     /// Whether the service gets a path as the client has sent it.
     passes_paths_on: bool,
 }
@@ -32,17 +37,21 @@ struct Proxy {
 const ENVOY: Proxy = Proxy {
     name: "envoy",
     version: "--version",
-    start: |proxy, name, program, service| {
+    start: |proxy, name, program, service, others| {
         let grpc = program.grpc.expect("it was started with --grpc");
-        envoy(proxy, name, grpc, service)
+        envoy(proxy, name, grpc, service, others)
     },
+    one_at_once: (("max_requests: 100", "max_requests: 1"), 503),
     passes_paths_on: true,
 };
 
 const TRAEFIK: Proxy = Proxy {
     name: "traefik",
     version: "version",
-    start: |proxy, name, program, service| traefik(proxy, name, program.listen, service),
+    start: |proxy, name, program, service, others| {
+        traefik(proxy, name, program.listen, service, others)
+    },
+    one_at_once: (("amount: 100", "amount: 1"), 429),
     passes_paths_on: false,
 };
 
@@ -51,6 +60,7 @@ const TRAEFIK: Proxy = Proxy {
 fn envoy_enforces_what_the_policy_decides() {
     enforces_what_the_policy_decides(&ENVOY);
     has_the_retry_and_the_fields_and_no_client_chooses_its_key(&ENVOY);
+    keeps_the_limit_at_once_that_the_program_leaves_out(&ENVOY);
 }
 
 #[test]
@@ -58,10 +68,16 @@ fn envoy_enforces_what_the_policy_decides() {
 fn traefik_enforces_what_the_policy_decides() {
     enforces_what_the_policy_decides(&TRAEFIK);
     has_the_retry_and_the_fields_and_no_client_chooses_its_key(&TRAEFIK);
+    keeps_the_limit_at_once_that_the_program_leaves_out(&TRAEFIK);
 }
 
-/// The program, the service and the proxy.
-fn started(proxy: &Proxy, test: &str, policy: &str) -> Option<(Program, Service, Running)> {
+/// The program, the service and the proxy, in whose configuration `others` are replaced.
+fn started(
+    proxy: &Proxy,
+    test: &str,
+    policy: &str,
+    others: &[(&str, &str)],
+) -> Option<(Program, Service, Running)> {
     let found = installed(proxy.name, proxy.version)?;
     let name = format!("{}-{test}", proxy.name);
     // Other addresses of this host are clients, not proxies.
@@ -69,12 +85,20 @@ fn started(proxy: &Proxy, test: &str, policy: &str) -> Option<(Program, Service,
     let program = Program::start(&name, &policy, &["--grpc", "127.0.0.1:0"]);
     let service = Service::start();
     let name = format!("{name}-proxy");
-    let running = (proxy.start)(&found, &name, &program, service.address);
+    let running = (proxy.start)(&found, &name, &program, service.address, others);
     Some((program, service, running))
 }
 
+fn keeps_the_limit_at_once_that_the_program_leaves_out(proxy: &Proxy) {
+    let (one, status) = proxy.one_at_once;
+    let policy = include_str!("../deploy/policy.toml");
+    if let Some((_program, service, running)) = started(proxy, "at-once", policy, &[one]) {
+        one_at_once(running.address, &service, status);
+    }
+}
+
 fn enforces_what_the_policy_decides(proxy: &Proxy) {
-    let Some((_program, service, running)) = started(proxy, "all", POLICY) else {
+    let Some((_program, service, running)) = started(proxy, "all", POLICY, &[]) else {
         return;
     };
     // A proxy that tidies a path asks about the path that the service gets.
@@ -126,7 +150,7 @@ fn has_the_retry_and_the_fields_and_no_client_chooses_its_key(proxy: &Proxy) {
         key = ['address']
         limits = ['2/d']
     ";
-    let Some((mut program, service, running)) = started(proxy, "chosen", policy) else {
+    let Some((mut program, service, running)) = started(proxy, "chosen", policy, &[]) else {
         return;
     };
     let before = service.served();

@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use core::net::SocketAddr;
-use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::{AtomicBool, AtomicUsize};
 use core::time::Duration;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
+use super::client::{Client, ask};
 use super::program::folder;
 
 /// Returns a program: the one that the environment names, or the one that is installed. `None` if
@@ -41,6 +42,7 @@ pub(crate) fn installed(name: &str, version: &str) -> Option<OsString> {
 pub(crate) struct Service {
     pub(crate) address: SocketAddr,
     served: Arc<AtomicUsize>,
+    released: Arc<AtomicBool>,
 }
 
 impl Service {
@@ -48,15 +50,25 @@ impl Service {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let address = listener.local_addr().expect("an address");
         let served = Arc::new(AtomicUsize::new(0));
-        let serves = Arc::clone(&served);
+        let released = Arc::new(AtomicBool::new(false));
+        let (serves, is_released) = (Arc::clone(&served), Arc::clone(&released));
         // It ends with the tests.
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let serves = Arc::clone(&serves);
-                thread::spawn(move || serve(&stream, &serves));
+                let (serves, is_released) = (Arc::clone(&serves), Arc::clone(&is_released));
+                thread::spawn(move || serve(&stream, &serves, &is_released));
             }
         });
-        Self { address, served }
+        Self {
+            address,
+            served,
+            released,
+        }
+    }
+
+    /// Answers the requests for `/held`.
+    pub(crate) fn release(&self) {
+        self.released.store(true, SeqCst);
     }
 
     /// The number of requests so far.
@@ -65,11 +77,16 @@ impl Service {
     }
 }
 
-/// Answers the requests of a connection, which have no bodies.
-fn serve(stream: &TcpStream, served: &AtomicUsize) {
+/// Answers the requests of a connection, which have no bodies: those for `/held` once they are
+/// released.
+fn serve(stream: &TcpStream, served: &AtomicUsize, released: &AtomicBool) {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
-    while lines.by_ref().take_while(|line| !line.is_empty()).count() > 0 {
+    while let Some(first) = lines.next() {
+        lines.by_ref().take_while(|line| !line.is_empty()).count();
         served.fetch_add(1, SeqCst);
+        while first.contains(" /held ") && !released.load(SeqCst) {
+            thread::sleep(Duration::from_millis(5));
+        }
         let reply = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nserved";
         let mut stream = stream;
         if stream.write_all(reply).is_err() {
@@ -124,6 +141,21 @@ fn with(mut text: String, replaced: &[(&str, &str)]) -> String {
         text = text.replace(from, to);
     }
     text
+}
+
+/// Two requests that are under way together, of a proxy that lets one pass: the second is denied
+/// with `status`, the first is served, and so is one after it.
+pub(crate) fn one_at_once(proxy: SocketAddr, service: &Service, status: u16) {
+    let before = service.served();
+    let mut first = Client::connect(proxy);
+    first.request("GET /held", &[]);
+    super::program::until(|| service.served() == before + 1);
+    assert_eq!(ask(proxy, "GET /", &[]).status, status);
+    assert_eq!(service.served(), before + 1);
+    service.release();
+    assert_eq!(first.reply().status, 200);
+    // The proxy may notice the end a moment later.
+    super::program::until(|| ask(proxy, "GET /", &[]).status == 200);
 }
 
 /// Starts nginx with the configuration of the guide.
@@ -210,17 +242,19 @@ pub(crate) fn haproxy(
     Running::start(command, folder, address)
 }
 
-/// Starts Envoy with the configuration of the guide. `serve` answers gRPC.
+/// Starts Envoy with the configuration of the guide, in which `others` are replaced too. `serve`
+/// answers gRPC.
 pub(crate) fn envoy(
     program: &OsStr,
     name: &str,
     serve: SocketAddr,
     service: SocketAddr,
+    others: &[(&str, &str)],
 ) -> Running {
     let (folder, address) = (folder(name), free_address());
     let at = |address: SocketAddr| format!("127.0.0.1, port_value: {} ", address.port());
     let text = with(
-        include_str!("../../deploy/envoy.yaml").to_owned(),
+        with(include_str!("../../deploy/envoy.yaml").to_owned(), others),
         &[
             ("0.0.0.0, port_value: 80 ", &at(address)),
             ("127.0.0.1, port_value: 8789 ", &at(serve)),
@@ -235,16 +269,17 @@ pub(crate) fn envoy(
     Running::start(command, folder, address)
 }
 
-/// Starts Traefik with the configuration of the guide.
+/// Starts Traefik with the configuration of the guide, in which `others` are replaced too.
 pub(crate) fn traefik(
     program: &OsStr,
     name: &str,
     serve: SocketAddr,
     service: SocketAddr,
+    others: &[(&str, &str)],
 ) -> Running {
     let (folder, address) = (folder(name), free_address());
     let text = with(
-        include_str!("../../deploy/traefik.yaml").to_owned(),
+        with(include_str!("../../deploy/traefik.yaml").to_owned(), others),
         &[
             ("127.0.0.1:8787", &serve.to_string()),
             ("127.0.0.1:8080", &service.to_string()),
