@@ -307,8 +307,15 @@ fn four_processes_outlive_their_server(how: &str, choice: &str, time: Duration, 
     let bursts = if durable { 1 } else { 1 + restarts };
     let most = i128::from(BURST * bursts) * 1_000_000 + i128::from(PER_SECOND);
     assert!(above <= most, "{above} millionths above the rate");
-    // The server is asked again after each restart.
-    assert!(by_server.len() as u64 > BURST, "{}", by_server.len());
+    // The server is asked again after each restart: how much it then grants depends on how much of
+    // the machine the processes get. The processes may begin later than the first half second.
+    let last_by_server = by_server.iter().map(|grant| grant.1).max().unwrap_or(first);
+    let asked_for = Duration::from_micros(last_by_server - first);
+    let until_the_last = 500 * MILLI * (restarts as u32 - 1);
+    assert!(
+        asked_for > until_the_last,
+        "{asked_for:?} of {until_the_last:?}"
+    );
     match choice {
         "deny" => assert_eq!(without, []),
         "allow" => assert!(!without.is_empty()),
