@@ -26,8 +26,8 @@
 //! Progress: whatever the times of the callers, a window that has its samples is closed or
 //! restarted. A lease that could close the window restarts it in two cases. In the first, the
 //! window began more than [`SKEW`] later than the lease ends: one time was wrong, or a clock was
-//! set back. In the second, nobody has written when it began: the lease with number 0 was on a
-//! thread that a `fork` left behind.
+//! set back. In the second, the window has no time of its beginning. The lease with number 0 writes
+//! it, and that lease was on a thread that a `fork` left behind.
 
 use crate::outcome::Outcome;
 use crate::sync::atomic::AtomicU32;

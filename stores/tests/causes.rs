@@ -35,11 +35,11 @@ async fn a_closed_port_an_unknown_host_and_a_silent_server_are_told_apart() {
     assert!(refused.starts_with(&says), "{refused}");
 
     // No host has such a name (RFC 6761). A resolver may take its time.
-    let unknown = cause("nobody.invalid:6379").await;
+    let unknown = cause("unknown.invalid:6379").await;
     match unknown {
         CallError::TimedOut(_) => {}
         CallError::Unconnected { address, error } => {
-            assert_eq!(address, "nobody.invalid:6379");
+            assert_eq!(address, "unknown.invalid:6379");
             let text = error.to_string();
             assert!(
                 text.contains("lookup") || text.contains("address"),
@@ -49,7 +49,7 @@ async fn a_closed_port_an_unknown_host_and_a_silent_server_are_told_apart() {
         CallError::Failed(error) => panic!("{error}"),
     }
 
-    // The system connects, and nobody answers.
+    // The system accepts the connection, and no program reads from it.
     let silent = cause(&silent).await.to_string();
     assert_eq!(silent, "no answer within 400ms");
 

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use critical_section::Mutex;
 use portcullis_core::{Clock, Timestamp};
 
-/// A counter of `BITS` bits that the hardware counts up at `HZ`, and nobody else resets.
+/// A counter of `BITS` bits that the hardware increments at `HZ`. No other code resets it.
 ///
 /// Its count must be read **more often than once per wrap**, in any context: what matters is that
 /// fewer than 2^`BITS` counts pass between two readings. A wrap that is missed is missing from the
