@@ -20,7 +20,9 @@ use allocations::allocations;
 use portcullis_async::{
     Acquire, KeyedQueue, Next, Order, QueueClock, QueueKey, Rejected, ThreadTimer, WaitEnd, Waited,
 };
-use portcullis_core::keyed::{ConcurrencyRules, FixedWindowRules, Line, Seed, TokenBucketRules};
+use portcullis_core::keyed::{
+    ConcurrencyRules, FixedWindowRules, Line, Seed, TokenBucketRules, WithTotal,
+};
 use portcullis_core::queue::{Keys, QueueKeys};
 use portcullis_core::{
     AllOf, Clock, Concurrency, Denied, FixedWindow, Keyed, KeyedArray, KeyedList, Lease, Limiter,
@@ -1778,6 +1780,31 @@ fn a_key_without_a_slot_waits_until_one_is_free() {
     assert_eq!(queue.advance(), Next::OnRelease);
     drop(lease);
     drop(granted(behind));
+}
+
+/// The total has no slots, and so no time at which one is free.
+#[test]
+fn a_key_without_a_slot_waits_for_one_until_its_deadline_with_a_total_too() {
+    let table = Keyed::new(
+        ConcurrencyRules::new(1),
+        [const { Line::new() }; 1],
+        Seed::new(),
+    );
+    let queue = queue(WithTotal::new(table, Concurrency::new(100)), 9);
+    let mut held = crowded(&queue);
+    let wait = Task::waiting(queue.acquire(&0_u64, 1).until(secs(20)));
+    let mut late = Task::waiting(queue.acquire(&0_u64, 1).until(secs(3)));
+    queue.clock().set(secs(1));
+    assert_eq!(queue.advance(), Next::At(secs(2)));
+    drop(held.pop());
+    queue.clock().set(secs(2));
+    queue.advance();
+    let lease = granted(wait);
+    assert!(late.is_pending());
+    queue.clock().set(secs(4));
+    queue.advance();
+    assert!(matches!(late.outcome(), Err(Rejected::Deadline { .. })));
+    drop(lease);
 }
 
 #[test]

@@ -10,10 +10,12 @@ mod draws;
 use core::time::Duration;
 
 use draws::Draws;
+use portcullis_core::keyed::WithTotal;
+use portcullis_core::queue::Keys;
 use portcullis_core::state::Word;
 use portcullis_core::{
-    AllOf, Concurrency, Denied, FixedWindow, Limiter, Rate, Retry, SlidingWindow, Timestamp,
-    TokenBucket, Unlimited,
+    AllOf, Concurrency, Denied, FixedWindow, Keyed, KeyedArray, KeyedList, Limiter, Rate, Retry,
+    SlidingWindow, Timestamp, TokenBucket, Unlimited,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -206,4 +208,45 @@ fn permits_that_return_by_release_delay_only_limits_that_lack_them() {
     let _lease = all.limits().0.try_acquire(8).unwrap();
     assert_eq!(retry(1), Retry::At(now));
     assert_eq!(retry(2), Retry::OnRelease);
+}
+
+/// Fills a table with a total until a key finds no slot. Returns what the key alone says then, and
+/// what it says with limits that never lack a slot.
+fn retries_without_a_slot(table: impl Keys) -> [Retry; 3] {
+    let now = Timestamp::ZERO;
+    let table = WithTotal::new(table, Concurrency::new(1_000));
+    let mut leases = Vec::new();
+    for key in 0_u64.. {
+        match table.key(&key).try_acquire_at(now, 1) {
+            Ok(lease) => leases.push(lease),
+            Err(denied) => {
+                assert!(matches!(denied, Denied::Crowded { .. }), "{denied}");
+                let address = table.key(&key).address();
+                let own = table.table().limiter_at(&address);
+                let alone = own.retry(denied);
+                let bucket = TokenBucket::new(Rate::per_second(1), 1);
+                let last = AllOf::new((&bucket, table.total(), &own));
+                return [
+                    alone,
+                    table.key(&key).retry(denied),
+                    Limiter::retry(&last, denied),
+                ];
+            }
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn a_key_without_a_slot_is_retried_alike_with_limits_that_have_none() {
+    let one = || Concurrency::new(1);
+    let rates = (TokenBucket::new(Rate::per_second(2), 1), one());
+    for retries in [
+        retries_without_a_slot(Keyed::for_keys(one(), 4)),
+        retries_without_a_slot(KeyedList::for_keys(rates, 4)),
+        retries_without_a_slot(KeyedArray::for_keys(one, 4)),
+    ] {
+        assert!(matches!(retries[0], Retry::After(_)), "{retries:?}");
+        assert_eq!(retries, [retries[0]; 3]);
+    }
 }

@@ -147,9 +147,15 @@ impl<T: Limits> Limiter for AllOf<T> {
             Denied::Exhausted { now, permits } => self.each().fold(Retry::At(now), |all, limit| {
                 all.longer(self.retry_of(limit, now, permits), now)
             }),
+            // A limit that is no table never makes this denial, and has no time for it.
             Denied::Crowded { now, .. } => (0..self.limits.len())
+                .filter(|&index| {
+                    let limit = self.limits.get(index);
+                    limit.is_some_and(|limit| limit.retry(denied) != Retry::Never)
+                })
                 .map(by)
-                .fold(Retry::At(now), |a, b| a.longer(b, now)),
+                .reduce(|a, b| a.longer(b, now))
+                .unwrap_or(Retry::Never),
             _ => by(0),
         }
     }
