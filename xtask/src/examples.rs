@@ -8,7 +8,7 @@ use crate::context::Context;
 /// The examples that end, with their packages. The order is that of their guides.
 const ENDING: &[(&str, &[&str])] = &[
     ("core", &["hello", "per_key", "own_limiter"]),
-    ("async", &["tokio", "smol", "threads", "crawler"]),
+    ("async", &["tokio", "smol", "threads", "crawler", "worker"]),
     ("policy", &["rules_from_file"]),
     ("shm", &["two_processes"]),
     ("adaptive", &["scenarios"]),

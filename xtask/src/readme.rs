@@ -12,7 +12,11 @@ use crate::context::Context;
 use crate::files;
 
 /// The guides that are one program each, and what their packages are called.
-const GUIDES: [(&str, &str); 2] = [("guide", "docs/http.md"), ("crawler", "docs/crawler.md")];
+const GUIDES: [(&str, &str); 3] = [
+    ("guide", "docs/http.md"),
+    ("crawler", "docs/crawler.md"),
+    ("worker", "docs/worker.md"),
+];
 
 /// A program, and the manifest above it.
 struct Program {

@@ -12,7 +12,7 @@ use core::ops::Deref;
 use std::sync::Arc;
 
 use portcullis_core::counts::{Counts, Tally};
-use portcullis_core::keyed::{Address, TableKey};
+use portcullis_core::keyed::{Address, TableKey, WithTotal};
 use portcullis_core::limiter::{
     Answer, Ask, Back, Detail, Hints, Idle, LimiterId, Read, Reading, Returned, Waiting, When,
 };
@@ -26,6 +26,7 @@ use crate::lock::ThreadLock;
 use crate::lock::{DefaultLock, RawLock};
 use crate::queues::acquire::{Acquire, Anchored, Queued, try_acquire};
 use crate::queues::limiter_queue::LimiterQueue;
+use crate::queues::limiter_view::LimiterView;
 use crate::sync::const_unless_loom;
 use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::{LimiterSource, PerKey};
@@ -281,6 +282,28 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
     /// ```
     pub fn change<V>(&self, change: impl FnOnce(&T) -> V) -> V {
         self.wait_queue.change(|source| change(&source.0))
+    }
+}
+
+impl<T, L, W, C, R, H> KeyedQueue<WithTotal<T, L, W>, C, R, H>
+where
+    WithTotal<T, L, W>: QueueKeys,
+{
+    /// Returns a view of the limit for all keys, which can be asked and not changed: for example
+    /// how many places are free. For its settings, see [`change`](Self::change).
+    ///
+    /// ```
+    /// # use portcullis_async::KeyedQueue;
+    /// # use portcullis_core::keyed::WithTotal;
+    /// # use portcullis_core::{Concurrency, Keyed, Timeless, Timestamp};
+    /// let tenants = Keyed::for_keys(Concurrency::new(2), 1_000);
+    /// let queue = KeyedQueue::new(WithTotal::new(tenants, Concurrency::new(3)), Timeless, 9);
+    /// let _held = queue.try_acquire("alice", 2)?;
+    /// assert_eq!(queue.total().available_at(Timestamp::ZERO), 1);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub const fn total(&self) -> LimiterView<'_, L> {
+        LimiterView(self.wait_queue.source.0.total())
     }
 }
 
