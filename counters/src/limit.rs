@@ -283,7 +283,14 @@ impl fmt::Display for CounterLimitError {
                 f.write_str("permits at once cannot be in a counter store: give the limit a period")
             }
             Self::Unsupported(setting) => {
-                write!(f, "{setting}: not supported by a limit in a counter store")
+                write!(f, "{setting}: not supported by a limit in a counter store")?;
+                if *setting == "strict" {
+                    f.write_str(
+                        ". For at most N in any period, take a token bucket whose burst and rate \
+                         are N together",
+                    )?;
+                }
+                Ok(())
             }
             Self::Period { segments: 1 } => {
                 f.write_str("the period must be a whole number of microseconds, at least 1")

@@ -17,18 +17,23 @@
 use core::error::Error;
 use core::net::SocketAddr;
 use core::time::Duration;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::{env, thread};
 
 use axum::Router;
 use axum::extract::Path;
 use axum::routing::get;
+use metrics::gauge;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use portcullis_core::MonotonicClock;
-use portcullis_counters::{GuardSettings, GuardedStore, OnFailure, RedisCounters, RedisSettings};
+use portcullis_counters::{
+    GuardSettings, GuardedStore, OnFailure, RedisCounters, RedisSettings, StoreEvent,
+};
 use portcullis_policy::{FileSource, LivePolicy, Stores};
 use portcullis_tower::fields::Generation;
 use portcullis_tower::{ByLivePolicy, ForwardedFor, RateLimitLayer};
+use tokio::time::sleep;
 
 /// The store that the rules name, on a Redis server. While the server is away, this instance grants
 /// half of each limit, because there are two instances.
@@ -36,7 +41,17 @@ fn stores(url: &str) -> Result<Stores, Box<dyn Error>> {
     let redis = RedisCounters::new(&RedisSettings::new(url))?;
     let settings = GuardSettings::new(OnFailure::Share { part: 1, whole: 2 });
     let guarded = GuardedStore::new(redis, MonotonicClock::new(), settings);
-    let guarded = guarded.observed(|event| eprintln!("{event}"));
+    let is_up = gauge!("portcullis_store_up", "store" => "shared");
+    is_up.set(1.0);
+    let guarded = guarded.observed(move |event| {
+        match event {
+            // From now on the guard decides.
+            StoreEvent::Down { .. } => is_up.set(0.0),
+            StoreEvent::Up { .. } => is_up.set(1.0),
+            _ => {}
+        }
+        eprintln!("{event}");
+    });
     Ok(Stores::new().with("shared", Arc::new(guarded)))
 }
 
@@ -76,15 +91,35 @@ pub(crate) fn reload(policy: &LivePolicy, mut file: FileSource) {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let metrics = PrometheusBuilder::new().install_recorder()?;
+async fn main() -> ExitCode {
+    let Err(error) = serve().await else {
+        return ExitCode::SUCCESS;
+    };
+    // `Display` has the lines of the file that are wrong.
+    eprintln!("{error}");
+    ExitCode::FAILURE
+}
+
+async fn serve() -> Result<(), Box<dyn Error>> {
+    // Histograms: the quantiles of several instances cannot be added.
+    let seconds = [0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
+    let metrics = PrometheusBuilder::new().set_buckets(&seconds)?;
+    let metrics = metrics.install_recorder()?;
     let path = env::args().nth(1).ok_or("name the file of the limits")?;
     let redis = env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned());
     let mut file = FileSource::new(path).with_stores(stores(&redis)?);
     let policy = LivePolicy::from_source(&mut file)?;
-    // A route that is added after the layer is not limited.
+    // A route that is added after the layer is not limited. Here everybody can read this one: let
+    // the proxy refuse it, or serve it on a port of its own.
+    let upkeep = metrics.clone();
     let router = service(&policy)?.route("/metrics", get(async move || metrics.render()));
     thread::spawn(move || reload(&policy, file));
+    tokio::spawn(async move {
+        loop {
+            sleep(Duration::from_secs(5)).await;
+            upkeep.run_upkeep();
+        }
+    });
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3002").await?;
     println!("http://{}", listener.local_addr()?);
     // Without this, the layer does not know who sent a request.

@@ -27,13 +27,18 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use axum::Router;
+use axum::body::Body as AxumBody;
+use axum::routing::get;
 use bytes::Bytes;
-use http::Request;
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, Request};
 use http_body::Body as _;
 use metrics::set_default_local_recorder;
 use portcullis_core::MonotonicClock;
 use portcullis_counters::MemoryCounters;
-use portcullis_policy::{FileSource, LivePolicy, Stores};
+use portcullis_policy::{FileSource, LivePolicy, Policy, Stores};
+use portcullis_tower::{ByPolicy, DenialSettings, RateLimitLayer};
 use tonic::body::Body;
 use tonic::transport::Endpoint;
 use tonic::transport::server::TcpIncoming;
@@ -120,6 +125,34 @@ async fn the_axum_service_reads_its_file_again() {
         statuses.push(reply.await.status);
     }
     assert_eq!(statuses, [200, 200, 200, 200, 429]);
+}
+
+/// A client that is told no time is told one second.
+fn denials() -> DenialSettings {
+    DenialSettings::new().responding(|_, mut response| {
+        let second = HeaderValue::from_static("1");
+        response.headers_mut().entry(RETRY_AFTER).or_insert(second);
+        response
+    })
+}
+
+#[tokio::test]
+async fn a_denial_without_a_time_can_state_one() {
+    let rules = "[[rules]]\nname = 'all'\nlimits = [{ at_once = 1 }]\n";
+    for (settings, expected) in [(DenialSettings::new(), None), (denials(), Some("1"))] {
+        let layer = RateLimitLayer::builder(ByPolicy::new(Policy::from_toml(rules).unwrap()))
+            .denials(settings)
+            .for_axum()
+            .build();
+        let service = Router::new().route("/", get(|| async {})).layer(layer);
+        let request = || Request::get("/").body(AxumBody::empty()).unwrap();
+        // The place is taken until this response is dropped.
+        let held = service.clone().oneshot(request()).await.unwrap();
+        let denied = service.oneshot(request()).await.unwrap();
+        assert_eq!((held.status().as_u16(), denied.status().as_u16()), (200, 429));
+        let retry = denied.headers().get(RETRY_AFTER);
+        assert_eq!(retry.map(|value| value.to_str().unwrap()), expected);
+    }
 }
 
 #[tokio::test]
