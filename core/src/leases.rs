@@ -4,4 +4,4 @@ pub(crate) mod lease;
 pub(crate) mod lease_pool;
 
 pub use self::lease::{Lease, TooFewHeld};
-pub use self::lease_pool::{ClaimError, LeaseId, LeasePool, StaleId};
+pub use self::lease_pool::{ClaimError, LeaseId, LeasePool, LeaseSlot, StaleId};

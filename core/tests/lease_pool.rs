@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashSet;
 use std::panic::catch_unwind;
 
-use portcullis_core::leases::{ClaimError, LeaseId, StaleId};
+use portcullis_core::leases::{ClaimError, LeaseId, LeaseSlot, StaleId};
 use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
 use portcullis_core::{
     Concurrency, Denied, LeasePool, Limiter, Rate, Retry, Timestamp, TokenBucket, Unlimited,
@@ -388,4 +388,25 @@ fn an_id_of_another_pool_is_recognized_by_slot_and_generation_only() {
     let own = pool.claim_at(NOW, 2, None).unwrap();
     assert_eq!(pool.release(foreign), Err(StaleId));
     assert_eq!((pool.release(own), other.release(foreign)), (Ok(2), Ok(3)));
+}
+
+#[test]
+fn a_pool_has_as_many_slots_as_it_is_given() {
+    for slots in [0, 1, 3, 70_000] {
+        let memory: Vec<_> = (0..slots).map(|_| LeaseSlot::new()).collect();
+        let pool = LeasePool::within(Unlimited, &*memory);
+        let most = slots.min(1 << 16);
+        assert_eq!(pool.slots(), most);
+        let ids: Vec<_> = (0..most)
+            .map(|_| pool.claim_at(NOW, 1, None).unwrap())
+            .collect();
+        let full = ClaimError::PoolFull { slots: most as u32 };
+        assert_eq!(pool.claim_at(NOW, 1, None), Err(full));
+        assert_eq!(pool.leases(), most);
+        let places: HashSet<_> = ids.iter().map(|id| id.slot()).collect();
+        assert!(places.len() == most && places.iter().all(|&place| place < most));
+        for id in ids {
+            assert_eq!(pool.release(id), Ok(1));
+        }
+    }
 }

@@ -72,11 +72,14 @@ use crate::time::timestamp::Timestamp;
 /// assert_eq!(POOL.release(lost), Err(StaleId));
 /// # Ok::<(), ClaimError>(())
 /// ```
-pub struct LeasePool<L, const N: usize> {
+///
+/// The slots of a pool whose size is known only at run time lie in memory that the caller provides:
+/// see [`within`](Self::within).
+pub struct LeasePool<L, const N: usize, M = [LeaseSlot; N]> {
     limiter: L,
     /// The index of a slot that is probably free.
     hint: CachePadded<AtomicU32>,
-    slots: [Slot; N],
+    slots: M,
 }
 
 /// The id of a lease in a [`LeasePool`]: its [slot](Self::slot) and the slot's generation. 8 bytes.
@@ -157,13 +160,23 @@ impl LeaseId {
     }
 }
 
+/// A place for one lease in a [`LeasePool`]. 16 bytes.
+///
+/// ```
+/// use portcullis_core::leases::LeaseSlot;
+/// static SLOTS: [LeaseSlot; 8] = [const { LeaseSlot::new() }; 8];
+/// assert_eq!(size_of_val(&SLOTS), 128);
+/// ```
 #[derive(Debug)]
-struct Slot {
+pub struct LeaseSlot {
     state: AtomicU32,
     permits: AtomicU32,
     /// The nanoseconds of the deadline, low half first: 32-bit words on every target.
     deadline: [AtomicU32; 2],
 }
+
+/// The most slots of a pool.
+const MOST: usize = 1 << 16;
 
 const FREE: u32 = 0;
 const BUSY: u32 = 1;
@@ -187,16 +200,59 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
         /// static NONE: LeasePool<Concurrency, 0> = LeasePool::new(Concurrency::new(4));
         /// ```
         pub const fn new(limiter: L) -> Self {
-            const { assert!(N >= 1 && N <= 1 << 16, "a lease pool must have 1 to 65,536 slots") };
+            const { assert!(N >= 1 && N <= MOST, "a lease pool must have 1 to 65,536 slots") };
             Self {
                 limiter,
                 hint: CachePadded::new(AtomicU32::new(0)),
                 #[cfg(not(portcullis_loom))]
-                slots: [const { Slot::new() }; N],
+                slots: [const { LeaseSlot::new() }; N],
                 #[cfg(portcullis_loom)]
-                slots: core::array::from_fn(|_| Slot::new()),
+                slots: core::array::from_fn(|_| LeaseSlot::new()),
             }
         }
+    }
+}
+
+impl<L: Limiter, M: AsRef<[LeaseSlot]>> LeasePool<L, 0, M> {
+    const_unless_loom! {
+        /// Creates an empty pool of leases of `limiter`, whose slots are `slots`. The slots must be
+        /// new, and of no other pool: with the slots of another pool, each accepts the ids of the
+        /// other. The pool uses the first 65,536 slots. Without any, each claim finds it full.
+        ///
+        /// ```
+        /// use portcullis_core::{Concurrency, LeasePool, Timestamp};
+        /// use portcullis_core::leases::LeaseSlot;
+        ///
+        /// // The number of slots comes from a file of settings.
+        /// let slots: Vec<_> = (0..12).map(|_| LeaseSlot::new()).collect();
+        /// let pool = LeasePool::within(Concurrency::new(4), slots);
+        /// let id = pool.claim_at(Timestamp::ZERO, 3, None)?;
+        /// assert_eq!((pool.slots(), pool.leases(), pool.release(id)), (12, 1, Ok(3)));
+        /// # Ok::<(), portcullis_core::leases::ClaimError>(())
+        /// ```
+        pub const fn within(limiter: L, slots: M) -> Self {
+            Self { limiter, hint: CachePadded::new(AtomicU32::new(0)), slots }
+        }
+    }
+}
+
+impl<L: Limiter, const N: usize, M: AsRef<[LeaseSlot]>> LeasePool<L, N, M> {
+    /// The slots that the pool uses.
+    #[inline(always)]
+    fn all(&self) -> &[LeaseSlot] {
+        let slots = self.slots.as_ref();
+        slots.get(..MOST).unwrap_or(slots)
+    }
+
+    /// Returns the number of slots: the most leases at once.
+    ///
+    /// ```
+    /// # use portcullis_core::{Concurrency, LeasePool};
+    /// let pool: LeasePool<_, 4> = LeasePool::new(Concurrency::new(9));
+    /// assert_eq!(pool.slots(), 4);
+    /// ```
+    pub fn slots(&self) -> usize {
+        self.all().len()
     }
 
     /// Takes `n` permits at `now`, until the id is released, or swept at or after `deadline`. With
@@ -227,9 +283,11 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     ) -> Result<LeaseId, ClaimError> {
         let Some((id, slot)) = self
             .reserve()
-            .and_then(|id| Some((id, self.slots.get(id.slot())?)))
+            .and_then(|id| Some((id, self.all().get(id.slot())?)))
         else {
-            return Err(ClaimError::PoolFull { slots: N as u32 });
+            return Err(ClaimError::PoolFull {
+                slots: self.slots() as u32,
+            });
         };
         let generation = id.generation();
         // If the limiter panics, the slot becomes free again.
@@ -275,7 +333,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     /// ```
     #[inline]
     pub fn release(&self, id: LeaseId) -> Result<u32, StaleId> {
-        let (slot, generation) = (self.slots.get(id.slot()).ok_or(StaleId)?, id.generation());
+        let (slot, generation) = (self.all().get(id.slot()).ok_or(StaleId)?, id.generation());
         // Acquire: pairs with the release in `claim_at`.
         let state = slot.state.load(Acquire);
         if state != generation | HELD && state != generation | DUE || generation & STAGE != 0 {
@@ -305,7 +363,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     /// ```
     pub fn sweep(&self, now: Timestamp) -> u64 {
         let mut swept = 0;
-        for (slot, index) in self.slots.iter().zip(0..) {
+        for (slot, index) in self.all().iter().zip(0..) {
             // Acquire: pairs with the release in `claim_at`.
             let state = slot.state.load(Acquire);
             if state & STAGE == DUE && slot.deadline() <= now {
@@ -326,7 +384,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     /// assert_eq!(pool.leases(), 1);
     /// ```
     pub fn leases(&self) -> usize {
-        self.slots
+        self.all()
             .iter()
             .filter(|slot| slot.state.load(Relaxed) & STAGE >= HELD)
             .count()
@@ -348,7 +406,7 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     #[inline]
     fn reserve(&self) -> Option<LeaseId> {
         let hint = self.hint.load(Relaxed);
-        match self.slots.get(hint as usize).and_then(Slot::reserve) {
+        match self.all().get(hint as usize).and_then(LeaseSlot::reserve) {
             Some(generation) => Some(LeaseId::new(hint, generation)),
             None => self.search(hint),
         }
@@ -357,19 +415,19 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     #[cold]
     #[inline(never)]
     fn search(&self, hint: u32) -> Option<LeaseId> {
-        let (before, after) = self.slots.split_at_checked(hint as usize)?;
+        let (before, after) = self.all().split_at_checked(hint as usize)?;
         let mut candidates = after.iter().zip(hint..).chain(before.iter().zip(0..));
         let found =
             candidates.find_map(|(slot, index)| Some(LeaseId::new(index, slot.reserve()?)))?;
         // The next slot is likely to be free as well.
         let next = found.slot() + 1;
         self.hint
-            .store(if next < N { next as u32 } else { 0 }, Relaxed);
+            .store(if next < self.slots() { next as u32 } else { 0 }, Relaxed);
         Some(found)
     }
 
     /// Ends the lease that `slot` holds in the state `held`, if it still holds it.
-    fn end(&self, slot: &Slot, index: u32, held: u32, permits: u32) -> Option<u32> {
+    fn end(&self, slot: &LeaseSlot, index: u32, held: u32, permits: u32) -> Option<u32> {
         let free = (held & !STAGE).wrapping_add(NEXT) | FREE;
         // Release: pairs with the acquire in `reserve`.
         slot.state
@@ -383,9 +441,17 @@ impl<L: Limiter, const N: usize> LeasePool<L, N> {
     }
 }
 
-impl Slot {
+impl LeaseSlot {
     const_unless_loom! {
-        const fn new() -> Self {
+        /// Creates a free slot.
+        ///
+        /// ```
+        /// # use portcullis_core::leases::LeaseSlot;
+        /// let slots = [const { LeaseSlot::new() }; 8];
+        /// # assert_eq!(slots.len(), 8);
+        /// ```
+        #[must_use]
+        pub const fn new() -> Self {
             Self {
                 state: AtomicU32::new(FREE),
                 permits: AtomicU32::new(0),
@@ -423,7 +489,7 @@ impl Slot {
 
 /// Frees a busy slot without a new generation: no id of this generation was returned.
 struct FreeOnDrop<'a> {
-    slot: &'a Slot,
+    slot: &'a LeaseSlot,
     generation: u32,
 }
 
@@ -434,11 +500,17 @@ impl Drop for FreeOnDrop<'_> {
     }
 }
 
-impl<L: fmt::Debug, const N: usize> fmt::Debug for LeasePool<L, N> {
+impl Default for LeaseSlot {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<L: fmt::Debug, const N: usize, M: AsRef<[LeaseSlot]>> fmt::Debug for LeasePool<L, N, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LeasePool")
             .field("limiter", &self.limiter)
-            .field("slots", &N)
+            .field("slots", &self.slots.as_ref().len())
             .finish_non_exhaustive()
     }
 }
