@@ -1,5 +1,8 @@
-//! The models of shared memory.
+//! The models of memory that processes share, or that belongs to a program in C.
 #![cfg(portcullis_loom)]
+
+#[path = "c_storage.rs"]
+mod c_storage;
 
 #[path = "shared_lock.rs"]
 mod shared_lock;

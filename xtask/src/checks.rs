@@ -3,6 +3,7 @@ use std::process::Command;
 
 use crate::bench_check;
 use crate::book;
+use crate::c_bindings;
 use crate::command::{self, Check, Words};
 use crate::context::Context;
 use crate::each_feature;
@@ -81,7 +82,7 @@ pub(crate) const TASKS: &[Task] = &[
         about: "all checks that a change must pass: all steps except those of quick and \
             those for a release",
         steps: "lint package tests examples core-tests doc-tests readme book loom explore bench-check \
-                hot-paths no-std firmware embedded firmware-cost",
+                hot-paths no-std firmware embedded firmware-cost c-bindings",
     },
     Task {
         name: "lint",
@@ -208,7 +209,7 @@ pub(crate) const STEPS: &[Step] = &[
     .beside(),
     step(
         "no-std",
-        "the core and the queue compile for targets without std, with native \
+        "the core, the queue and the functions for C compile for targets without std, with native \
             atomics only",
         no_std::check,
     )
@@ -238,6 +239,13 @@ pub(crate) const STEPS: &[Step] = &[
     )
     .needs(Part::Firmware)
     .beside(),
+    step(
+        "c-bindings",
+        "the header for C is that of the sources; programs in C and C++ call the library, under \
+            Valgrind",
+        c_bindings::check,
+    )
+    .needs(Part::CBindings),
     step(
         "semver",
         "the interfaces of the libraries, compared with those of the last release",
@@ -342,7 +350,7 @@ fn clippy(context: &Context) -> Check {
     }
     let others = "--package portcullis-tower --package portcullis-shm --package portcullis-fleet \
                   --package portcullis-jobs --package portcullis-counters \
-                  --package portcullis-stores --all-features";
+                  --package portcullis-stores --package portcullis-c --all-features";
     lint(context, others, LOWEST)?;
     lint(
         context,

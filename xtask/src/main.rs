@@ -11,6 +11,7 @@ mod asm;
 mod baseline;
 mod bench_check;
 mod book;
+mod c_bindings;
 mod checks;
 mod command;
 mod context;

@@ -45,6 +45,11 @@ pub(crate) fn members(root: &Path) -> Result<Vec<String>, String> {
     Ok(names.map(str::to_owned).collect())
 }
 
+/// Returns whether the package with a manifest is published.
+pub(crate) fn is_published(manifest: &str) -> bool {
+    !section(manifest, "package").any(|line| line.starts_with("publish"))
+}
+
 /// Returns the folders of the libraries, which other packages of the workspace can depend on.
 ///
 /// # Errors

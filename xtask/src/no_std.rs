@@ -1,5 +1,6 @@
-//! Builds the core and the queue for targets without `std`. Both must compile. The core's hot paths
-//! must use the target's own atomics, without divisions and panics: they, and what they call.
+//! Builds the core, the queue and the functions for C for targets without `std`. All must compile.
+//! The core's hot paths must use the target's own atomics, without divisions and panics: they, and
+//! what they call.
 //!
 //! Generic code that is never instantiated compiles for any target, so the example `hot_paths`
 //! instantiates it. For WebAssembly only the core is built, because the example's dev-dependencies
@@ -52,6 +53,7 @@ pub(crate) fn check(context: &Context) -> Check {
             return Err(format!("{target}: {}", faults.join("; ")));
         }
         build("portcullis-async", "critical-section,embassy-time,defmt")?;
+        build("portcullis-c", "")?;
     }
     Ok(TARGETS.join(", "))
 }

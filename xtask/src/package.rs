@@ -101,7 +101,7 @@ pub(crate) fn published(root: &Path) -> Result<Vec<Package>, String> {
     let mut packages = Vec::new();
     for member in manifest::members(root)? {
         let manifest = manifest::read(root, &format!("{member}/Cargo.toml"))?;
-        if !manifest.lines().any(|line| line.starts_with("publish")) {
+        if manifest::is_published(&manifest) {
             packages.push(Package {
                 name: field(&manifest, "name").ok_or(format!("{member} has no name"))?,
                 version: field(&manifest, "version").unwrap_or_else(|| version.clone()),

@@ -13,7 +13,7 @@ use std::process::Command;
 use crate::command::{self, Check, Words};
 use crate::context::Context;
 use crate::files;
-use crate::manifest::{self, TOOLS};
+use crate::manifest;
 #[cfg(test)]
 use crate::package;
 use crate::setup;
@@ -58,13 +58,26 @@ fn copied(context: &Context, name: &str) -> Result<PathBuf, String> {
     let tree = context.target_dir(name).join("tree");
     sources::copy(&context.root, &tree)?;
     let workspace = manifest::read(&tree, "Cargo.toml")?;
-    files::write(&tree.join("Cargo.toml"), &without(&workspace, &TOOLS))?;
+    let kept = without(&workspace, &unpublished(&tree)?);
+    files::write(&tree.join("Cargo.toml"), &kept)?;
     Ok(tree)
 }
 
+/// Returns the members of the workspace that are not published.
+fn unpublished(root: &Path) -> Result<Vec<String>, String> {
+    let mut members = Vec::new();
+    for member in manifest::members(root)? {
+        let manifest = manifest::read(root, &format!("{member}/Cargo.toml"))?;
+        if !manifest::is_published(&manifest) {
+            members.push(member);
+        }
+    }
+    Ok(members)
+}
+
 /// Returns the manifest of a workspace without some of its members.
-fn without(workspace: &str, members: &[&str]) -> String {
-    let without = |all: String, member: &&str| all.replace(&format!(", \"{member}\""), "");
+fn without(workspace: &str, members: &[String]) -> String {
+    let without = |all: String, member: &String| all.replace(&format!(", \"{member}\""), "");
     members.iter().fold(workspace.to_owned(), without)
 }
 
@@ -101,9 +114,9 @@ mod tests {
     }
 
     #[test]
-    fn the_tools_of_the_workspace_are_no_members_of_a_copy() {
+    fn the_members_of_a_copy_are_the_published_packages() {
         let workspace = manifest::read(files::root(), "Cargo.toml").unwrap();
-        let kept = without(&workspace, &TOOLS);
+        let kept = without(&workspace, &unpublished(files::root()).unwrap());
         let members = kept.lines().find(|line| line.starts_with("members = "));
         let members = members.unwrap();
         let published = package::published(files::root()).unwrap();

@@ -29,6 +29,8 @@ pub(crate) enum Part {
     BareTargets,
     /// A `core` and a linker for microcontrollers, and their emulators.
     Firmware,
+    /// What builds and checks programs in C and C++ for this machine.
+    CBindings,
     /// A processor whose machine code can be checked.
     X86,
     /// A compiler of the lowest Rust version of the libraries.
@@ -57,6 +59,9 @@ impl Part {
             Self::Firmware => {
                 "missing: QEMU (Debian's qemu-system-arm and qemu-system-misc), or core for microcontrollers (rustup target add thumbv7m-none-eabi \
                  thumbv6m-none-eabi riscv32imac-unknown-none-elf, or Debian's rustc-web, cargo-web, rust-web-src and lld-22)"
+            }
+            Self::CBindings => {
+                "missing: a compiler of C++, Valgrind or pkg-config (Debian's g++, valgrind and pkg-config)"
             }
             Self::OldestRust => {
                 "missing: the lowest Rust version of the libraries (rustup toolchain install, with `rust-version` of core/Cargo.toml, or Debian's \
@@ -87,6 +92,7 @@ impl Part {
                 "qemu-system-arm",
                 "qemu-system-misc",
             ],
+            Self::CBindings => &["g++", "valgrind", "pkg-config"],
             Self::X86 | Self::Nightly(_) => return None,
             Self::OldestRust => &[oldest_rust::LLVM],
             Self::Callgrind => &["valgrind"],
@@ -144,6 +150,9 @@ pub(crate) fn is_there(context: &Context, part: Part) -> bool {
         }
         Part::BareTargets => TARGETS.iter().all(|target| has_core(target)),
         Part::Firmware => has_emulators() && BOARDS.iter().all(|board| has_core(board.target)),
+        Part::CBindings => ["cc", "c++", "valgrind", "pkg-config"]
+            .iter()
+            .all(|program| is_quiet_success(Command::new(program).arg("--version"))),
         Part::X86 => cfg!(target_arch = "x86_64"),
         Part::OldestRust => oldest_rust::compiler(context).is_some(),
         Part::Callgrind => {
@@ -173,7 +182,8 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
                 && is_there_in_debian(context, Part::BareTargets)
                 && linker_beside_debian().is_some()
         }
-        Part::X86
+        Part::CBindings
+        | Part::X86
         | Part::OldestRust
         | Part::Callgrind
         | Part::Book
