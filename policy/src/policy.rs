@@ -46,9 +46,6 @@ use crate::thresholds::Activity;
 #[cfg(feature = "queue")]
 use crate::timers::{QueueTimer, Timers};
 
-/// The most permits at once that a limit of a rule can have.
-const MOST_AT_ONCE: u32 = (1 << 30) - 1;
-
 /// The number of shadow rules from which one decision can hold permits at once. Those of further
 /// shadow rules return immediately.
 pub const MAX_SHADOWS: usize = 3;
@@ -555,9 +552,8 @@ impl Policy {
     /// limit would deny requests by how long their decisions take. None at once still denies
     /// always.
     ///
-    /// A rule that has no other limits keeps one that never denies, so that its other settings
-    /// hold, such as [`on_missing`](Rule::on_missing) and limits of single keys. It has no header
-    /// fields.
+    /// The other settings of a rule that has no limit then still hold, such as
+    /// [`on_missing`](Rule::on_missing) and the limits of single keys.
     ///
     /// # Panics
     ///
@@ -580,11 +576,9 @@ impl Policy {
             for of_key in &mut rule.overrides {
                 of_key.limits.retain(|limit| !limit.is_held());
             }
-            let had_limits = !rule.limits.is_empty();
-            rule.limits.retain(|limit| !limit.is_held());
-            if had_limits && rule.limits.is_empty() {
-                rule.limits.push(Limit::at_once(MOST_AT_ONCE));
-                rule = rule.without_headers();
+            if rule.limits.iter().any(Limit::is_held) {
+                rule.limits.retain(|limit| !limit.is_held());
+                rule.left_out.push("limits");
             }
             rule
         };

@@ -77,8 +77,9 @@ pub struct Rule {
     /// The name of a counter store, if the state of the limits is in one.
     pub(crate) store: Option<Box<str>>,
     pub(crate) is_synced: bool,
-    /// The settings that the author of the rule has made, and that are not here, because they could
-    /// not be read from a file. They count as present: a setting that needs them is no mistake.
+    /// The settings that the author of the rule has made, and that are not here: they could not be
+    /// read from a file, or they are limits at once and were left out. They count as present: a
+    /// setting that needs them is no mistake.
     pub(crate) left_out: Vec<&'static str>,
 }
 

@@ -9,7 +9,7 @@ use core::time::Duration;
 use portcullis_core::{Denied, Retry, Timestamp};
 use portcullis_policy::{
     Algorithm, Conditions, Considered, Decision, Key, Limit, OnMissing, Outcome, PathError, Policy,
-    Request, Rule, Statistics,
+    Request, Rule, Statistics, Threshold,
 };
 use proptest::prelude::*;
 
@@ -634,6 +634,7 @@ fn without_limits_at_once_all_others_hold() {
         ]
     };
     let policy = Policy::new(rules()).unwrap().without_limits_at_once();
+    assert!(policy.rule("service").unwrap().limits().is_empty());
     let decided = |key: &str| {
         let key = [("X-Api-Key", key)];
         let request = client(&key, 7, "/");
@@ -662,6 +663,21 @@ fn without_limits_at_once_all_others_hold() {
         let request = client(&key, 7, "/");
         let both = [(); 2].map(|()| policy.decide_at(at(1), &request));
         assert_eq!(both.each_ref().map(Decision::is_allowed), allowed);
+    }
+    // A rule without a limit that is kept decides as before, and takes nothing.
+    let counting = Rule::new("all")
+        .limit(Limit::at_once(1))
+        .hold(MINUTE)
+        .threshold(Threshold::new(1, MINUTE, "captcha"));
+    let policy = Policy::new([counting]).unwrap().without_limits_at_once();
+    let twice = policy.without_limits_at_once();
+    for policy in [&policy, &twice] {
+        let holds = [(); 2].map(|()| policy.hold_at(at(1), &GET));
+        for hold in &holds {
+            assert_eq!(hold.outcome(), Outcome::Allowed);
+            assert_eq!(hold.rule().map(Rule::name), Some("all"));
+            assert!(hold.status().is_none());
+        }
     }
     let closed = Policy::new([Rule::new("all").limit(Limit::at_once(0))]).unwrap();
     let closed = closed.without_limits_at_once();

@@ -149,10 +149,13 @@ impl OfPolicy {
             ] {
                 add(name, answer, String::new(), *count);
             }
-            // One at once is left out, and denies nothing.
-            let limits = rule.limits().iter().zip(by_limit);
-            for (limit, count) in limits.filter(|(limit, _)| !limit.is_held()) {
-                add(name, "denied", limit.to_string(), *count);
+            for (index, count) in by_limit.iter().enumerate() {
+                match rule.limits().get(index) {
+                    Some(limit) => add(name, "denied", limit.to_string(), *count),
+                    // A key has limits of its own, more of them than the rule has.
+                    None if *count > 0 => add(name, "denied", String::new(), *count),
+                    None => {}
+                }
             }
         }
         add("", "no_rule", String::new(), self.statistics.without_rule());

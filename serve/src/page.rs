@@ -196,10 +196,9 @@ fn table(html: &mut String, name: &str, head: &str, rows: &str) {
     );
 }
 
-/// The limits of a rule. Those at once are not enforced here.
+/// The limits of a rule.
 fn limits(rule: &Rule) -> String {
-    let limits = rule.limits().iter().filter(|limit| !limit.is_held());
-    let limits: Vec<_> = limits.map(ToString::to_string).collect();
+    let limits: Vec<_> = rule.limits().iter().map(ToString::to_string).collect();
     limits.join(", ")
 }
 
@@ -314,8 +313,7 @@ fn says(considered: &Considered<'_>, now: Timestamp) -> String {
         } => {
             let is_allowed = details.iter().all(|detail| detail.decision.is_ok());
             let mut text = if is_allowed { "allowed" } else { "denied" }.to_owned();
-            let each = limits.iter().zip(details);
-            for (limit, detail) in each.filter(|(limit, _)| !limit.is_held()) {
+            for (limit, detail) in limits.iter().zip(details) {
                 let _ = write!(text, "; {limit}: {} left", detail.available);
                 if detail.decision.is_err()
                     && let Some(wait) = detail.retry.wait_from(now)

@@ -80,7 +80,9 @@ impl RuleSource for Enforced {
                 let at_once = limits.filter(|limit| limit.is_held());
                 left_out.extend(at_once.map(|limit| (rule.name().to_owned(), limit.to_string())));
             }
-            if left_out.is_empty() {
+            // A key may have limits at once of its own.
+            let has_own = policy.rules().any(|rule| rule.parts().has_overrides);
+            if left_out.is_empty() && !has_own {
                 policy
             } else {
                 policy.without_limits_at_once()

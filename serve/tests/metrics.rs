@@ -93,6 +93,24 @@ fn decisions_are_counted_by_rule_answer_and_limit_and_go_on_after_a_change() {
     assert!(!program.metrics().contains("quoted"));
 }
 
+/// The rule has no limit that the program keeps, and a key has one.
+#[test]
+fn denials_by_a_limit_of_one_key_are_counted() {
+    let policy = "
+        [[rules]]
+        name = 'own'
+        key = ['address']
+        limits = [{ at_once = 9 }]
+        overrides = [{ key = ['192.0.2.7'], limits = ['1/d'] }]
+    ";
+    let program = Program::start("own", policy, &[]);
+    let statuses = ["/", "/", "/"].map(|target| check(&program, target));
+    assert_eq!(statuses, [200, 429, 429]);
+    let denied = "portcullis_decisions_total{rule=\"own\",answer=\"denied\",limit=\"\"} ";
+    let metrics = program.metrics();
+    assert_eq!(value(&metrics, denied), Some(2.0), "{metrics}");
+}
+
 #[test]
 fn metrics_are_in_the_format_of_prometheus() {
     let program = Program::start("format", POLICY.replace("/w", "/d").as_str(), &[]);

@@ -236,20 +236,26 @@ fn a_limit_at_once_denies_no_check_while_a_store_is_slow() {
     let Some(redis) = Server::start() else {
         return;
     };
-    let policy = format!(
-        "{}\n[[rules]]\nname = 'service'\npriority = 1\nlimits = [{{ at_once = 1 }}]\n",
-        policy(redis.port, "when_down = 'allow'").replace("store =", "continue = true\nstore =")
-    );
-    let program = Program::start("store-slow", &policy, &[]);
-    let listen = program.listen;
-    redis.signal("-STOP");
-    let status =
-        move |key: u8| check_of(listen, "GET /", "192.0.2.7", Some(&key.to_string())).status;
-    std::thread::scope(|scope| {
-        let many: Vec<_> = (0..8).map(|key| scope.spawn(move || status(key))).collect();
-        for one in many {
-            assert_eq!(one.join().expect("it is asked"), 200);
-        }
-    });
-    redis.signal("-CONT");
+    let of_all = "limits = [{ at_once = 1 }]";
+    let of_one = "key = ['address']\nlimits = ['1000/d']\n\
+                  overrides = [{ key = ['192.0.2.7'], limits = [{ at_once = 1 }] }]";
+    for limits in [of_all, of_one] {
+        let policy = format!(
+            "{}\n[[rules]]\nname = 'service'\npriority = 1\n{limits}\n",
+            policy(redis.port, "when_down = 'allow'")
+                .replace("store =", "continue = true\nstore =")
+        );
+        let program = Program::start("store-slow", &policy, &[]);
+        let listen = program.listen;
+        redis.signal("-STOP");
+        let status =
+            move |key: u8| check_of(listen, "GET /", "192.0.2.7", Some(&key.to_string())).status;
+        std::thread::scope(|scope| {
+            let many: Vec<_> = (0..8).map(|key| scope.spawn(move || status(key))).collect();
+            for one in many {
+                assert_eq!(one.join().expect("it is asked"), 200, "{limits}");
+            }
+        });
+        redis.signal("-CONT");
+    }
 }

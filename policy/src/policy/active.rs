@@ -98,6 +98,21 @@ impl From<Unasked> for Verdict {
     }
 }
 
+impl Rule {
+    /// Why the rule asks no limit of a request with this key: it lacks a part.
+    #[inline(always)]
+    fn missing(&self, key: &KeyOf<'_>) -> Option<Unasked> {
+        Some(match self.on_missing {
+            OnMissing::Share => return None,
+            OnMissing::NeedAddress if !key.lacks_address() => return None,
+            _ if key.is_complete() => return None,
+            OnMissing::Skip => Unasked::Skipped,
+            _ if key.lacks_address() => Unasked::NoAddress,
+            OnMissing::NeedAddress | OnMissing::Deny => Unasked::Unidentified,
+        })
+    }
+}
+
 impl Active {
     /// Judges a request by the limits of its key, which take as `how` says.
     #[inline]
@@ -199,15 +214,27 @@ impl Active {
             return Err(self.unless_it_counts(Unasked::Exempt));
         }
         let key = KeyOf::new(&rule.key, request, path_rules);
-        let found = of(&key).ok_or_else(|| self.unless_it_counts(Unasked::NoLimits))?;
-        match rule.on_missing {
-            OnMissing::Share => Ok(found),
-            OnMissing::NeedAddress if !key.lacks_address() => Ok(found),
-            _ if key.is_complete() => Ok(found),
-            OnMissing::Skip => Err(Unasked::Skipped),
-            _ if key.lacks_address() => Err(Unasked::NoAddress),
-            OnMissing::NeedAddress | OnMissing::Deny => Err(Unasked::Unidentified),
+        let Some(found) = of(&key) else {
+            return Err(self.without_limit(&key));
+        };
+        match rule.missing(&key) {
+            None => Ok(found),
+            Some(unasked) => Err(unasked),
         }
+    }
+
+    /// Why no limit is asked where there is none. If limits were left out, a request that lacks a
+    /// part of the key is judged as it was with them.
+    #[cold]
+    fn without_limit(&self, key: &KeyOf<'_>) -> Unasked {
+        if self.rule.has_left_out("limits") {
+            // No table has hashed the key, and only then does it say what the request lacks.
+            let _ = self.store.hash(key);
+            if let Some(missing) = self.rule.missing(key) {
+                return missing;
+            }
+        }
+        self.unless_it_counts(Unasked::NoLimits)
     }
 
     /// `why`, unless the rule has thresholds and no limits: then it does not decide.
@@ -223,7 +250,7 @@ impl Active {
     /// Whether the rule has thresholds and no limits.
     #[inline]
     pub(super) fn only_counts(&self) -> bool {
-        self.rule.limits.is_empty() && self.activity.is_some()
+        self.activity.is_some() && self.rule.lacks_limits()
     }
 
     /// Whether the rule exempts the client.
