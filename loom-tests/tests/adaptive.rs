@@ -1,5 +1,5 @@
 //! A concurrency limit that finds itself: which end of a request closes a window, and what the
-//! window holds.
+//! window holds. A client that sends less: whether all replies count.
 #![cfg(portcullis_loom)]
 
 use core::sync::atomic::AtomicU32 as Count;
@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc as Shared;
 
 use loom::sync::Arc;
-use portcullis_adaptive::{Adaptive, Controller, Decision, Outcome, Window};
+use portcullis_adaptive::{Adaptive, Controller, Decision, Outcome, Throttle, Window};
 use portcullis_loom::{at, explore_briefly, join, spawn, turn};
 
 /// Halves the limit, and tells how long its last window lasted. (Loom does not know the count, so
@@ -116,4 +116,38 @@ fn a_window_that_began_far_ahead_restarts_once() {
         assert_eq!((told.windows, told.limit, told.in_use), (1, 1, 0));
         assert_eq!(service.lasted.load(SeqCst), 1_000);
     });
+}
+
+/// Half of the requests are accepted: that is just enough, and one more refusal is too many. The
+/// threads count one outcome only, because a count that is lost of each would not show.
+#[test]
+fn a_throttle_loses_no_count_between_threads() {
+    for in_threads in [Outcome::Succeeded, Outcome::PushedBack] {
+        explore_briefly(1, 2, move || {
+            let throttle = Arc::new(Throttle::builder().build().unwrap());
+            let send = move |throttle: &Throttle, outcome| {
+                turn();
+                throttle.try_send_at(at(9)).unwrap().end_at(at(9), outcome);
+            };
+            let send_alone = |outcome| {
+                send(&throttle, outcome);
+                send(&throttle, outcome);
+            };
+            let send_together = |outcome| {
+                let other = spawn(&throttle, move |throttle| send(throttle, outcome));
+                send(&throttle, outcome);
+                join(other);
+            };
+            if in_threads == Outcome::PushedBack {
+                send_alone(Outcome::Succeeded);
+                send_together(Outcome::PushedBack);
+            } else {
+                send_together(Outcome::Succeeded);
+                send_alone(Outcome::PushedBack);
+            }
+            assert!(throttle.probability_at(at(9)) <= 0.0);
+            send(&throttle, Outcome::PushedBack);
+            assert!(throttle.probability_at(at(9)) > 0.0);
+        });
+    }
 }
