@@ -40,6 +40,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
             file.name()
         );
     }
+    text += &held(&policy);
     if let Some(request) = &args.request {
         text += &explanation(&policy, &args.about, request);
     }
@@ -56,6 +57,25 @@ fn tables(bytes: usize) -> String {
         return String::new();
     }
     format!(", tables of {} MB", grouped(megabytes))
+}
+
+/// Who enforces the limits at once: a line for each rule that has one.
+fn held(policy: &Policy) -> String {
+    let mut text = String::new();
+    for rule in policy.rules() {
+        let limits = rule.limits().iter().filter(|limit| limit.is_held());
+        let limits: Vec<String> = limits.map(ToString::to_string).collect();
+        if !limits.is_empty() {
+            let _ = writeln!(
+                text,
+                "  {}: {} is for a program that sees when a request ends. portcullis-serve does \
+                 not, and leaves it out: set it in the proxy",
+                visible(rule.name().as_bytes()),
+                limits.join(", ")
+            );
+        }
+    }
+    text
 }
 
 /// The kinds of rules, in the order in which a request is decided for them.

@@ -29,6 +29,16 @@ use crate::failure::Failure;
 use crate::policy_file::PolicyFile;
 use crate::text::{counted, visible};
 
+/// The end of a line that limits what `portcullis-serve` limits too.
+const ALSO: &str = " # also in portcullis-serve";
+
+/// What to do with such lines.
+const TWICE: &str = "\
+# If this server also asks portcullis-serve with the same file, remove each line that ends with
+# `also in portcullis-serve`: otherwise a request takes from two limits. Keep the other lines: they
+# are for limits at once, which portcullis-serve leaves out.
+";
+
 /// The exit code if something cannot be said.
 const NOT_ALL: u8 = 3;
 
@@ -59,6 +69,9 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
         for Unsaid { rule, reason } in &unsaid {
             let rule = visible(rule.as_bytes());
             writeln!(out, "# Not said here: {rule}: {reason}")?;
+        }
+        if text.contains(ALSO) {
+            out.write_all(TWICE.as_bytes())?;
         }
     }
     out.write_all(text.as_bytes())?;

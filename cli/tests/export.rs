@@ -714,3 +714,70 @@ portcullis: FILE: 4 things not said
     assert_eq!(broken.status.code(), Some(1));
     assert_eq!(text(&broken.stdout), "");
 }
+
+/// "10 per second for each API key, 5 logins a minute for each address, and 100 at once".
+const TOGETHER: &str = "
+    paths = { reading = 'resolved', decode_slashes = true }
+
+    [[rules]]
+    name = 'each key'
+    key = ['header:X-Api-Key']
+    on_missing = 'skip'
+    limits = ['10/s']
+    continue = true
+
+    [[rules]]
+    name = 'logins'
+    methods = ['POST']
+    paths = ['/login']
+    key = ['address']
+    limits = ['5/m']
+    continue = true
+
+    [[rules]]
+    name = 'service'
+    limits = [{ at_once = 100 }]
+";
+
+#[test]
+fn the_lines_that_portcullis_serve_makes_needless_are_marked_and_the_rest_stands_alone() {
+    let mark = "# also in portcullis-serve";
+    for (to, rates, at_once) in [
+        (
+            "nginx",
+            &["limit_req zone="][..],
+            "limit_conn portcullis_3_1 100;",
+        ),
+        ("haproxy", &["sc_gpc0_rate", "sc-inc-gpc0"], "sc_trackers"),
+    ] {
+        let whole = exported(TOGETHER, to);
+        assert!(whole.contains("# If this server also asks portcullis-serve with the same file"));
+        for line in whole.lines() {
+            let is_of_rate = rates.iter().any(|rate| line.trim().contains(rate));
+            assert_eq!(line.ends_with(mark), is_of_rate, "{line}");
+        }
+        assert!(whole.contains(at_once), "{whole}");
+        let kept: Vec<_> = whole.lines().filter(|line| !line.ends_with(mark)).collect();
+        let kept = kept.join("\n") + "\n";
+        let running = match to {
+            "nginx" => installed("nginx", "-v").map(|nginx| Running::nginx(&nginx, "kept", &kept)),
+            _ => installed("haproxy", "-v").map(|it| Running::haproxy(&it, "kept", &kept)),
+        };
+        let Some(running) = running else {
+            continue;
+        };
+        let mut client = match to {
+            "nginx" => Client::new(running.address),
+            _ => Client::of("192.0.2.7", running.address),
+        };
+        for _ in 0..20 {
+            // The page that nginx serves here takes no POST.
+            let passed = if to == "nginx" { 405 } else { 200 };
+            let status = client.ask("POST /login", &[("X-Api-Key", "a")]);
+            assert_eq!(status, passed, "{to}");
+        }
+    }
+    // What is written for a limit at once alone is all to keep.
+    let alone = "[[rules]]\nname = 'service'\nlimits = [{ at_once = 100 }]\n";
+    assert!(!exported(alone, "nginx").contains("portcullis-serve"));
+}

@@ -576,6 +576,8 @@ fn what_nothing_is_proposed_for_is_told_with_the_reason() {
         let line = format!("{rule}: nothing to propose: {why}\n");
         assert!(printed.contains(&line), "{line}{printed}");
     }
+    let held = "-  by 100 at once: a log does not tell how many requests are under way\n";
+    assert!(printed.contains(held), "{printed}");
 }
 
 #[test]

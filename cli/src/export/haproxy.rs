@@ -19,6 +19,7 @@ use core::fmt::Write as _;
 
 use portcullis_policy::{KeyPart, Limit, OnMissing, RuleParts};
 
+use super::ALSO;
 use super::plan::{
     Plan, Planned, Says, Unsaid, any_of, headers_of, host, hosts_of, literal, methods_of, path,
     required_headers,
@@ -185,7 +186,7 @@ fn choose(rules: &mut String, rule: &Planned<'_>, plan: &Plan<'_>) {
         for name in headers_of(&rule.parts) {
             let _ = writeln!(
                 rules,
-                "    http-request deny deny_status 503 if {is_limited} !{{ req.fhdr({name}) -m reg . }}"
+                "    http-request deny deny_status 503 if {is_limited} !{{ req.fhdr({name}) -m reg . }}{ALSO}"
             );
         }
     }
@@ -212,10 +213,10 @@ fn limit_lines(limit: &Limit, slot: usize, deny: &str, is_limited: &str) -> [Str
                 2 * millis
             ),
             format!(
-                "    {deny} if {is_limited} {{ sc_gpc0_rate({slot}) ge {} }}\n",
+                "    {deny} if {is_limited} {{ sc_gpc0_rate({slot}) ge {} }}{ALSO}\n",
                 limit.capacity()
             ),
-            format!("    http-request sc-inc-gpc0({slot}) if {is_limited}\n"),
+            format!("    http-request sc-inc-gpc0({slot}) if {is_limited}{ALSO}\n"),
         ],
         None => [
             "\n".into(),
@@ -274,7 +275,7 @@ pub(crate) fn write(plan: Plan<'_>) -> (String, Vec<Unsaid<'_>>) {
         let deny = deny(rule.rule.status());
         for (index, limit) in rule.limits.iter().enumerate() {
             if limit.count() == 0 {
-                let _ = writeln!(denies, "    {deny} if {is_limited}");
+                let _ = writeln!(denies, "    {deny} if {is_limited}{ALSO}");
                 continue;
             }
             let (table, slot) = (

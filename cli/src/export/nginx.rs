@@ -15,6 +15,7 @@ use core::time::Duration;
 
 use portcullis_policy::{KeyPart, Limit, OnMissing, RuleParts};
 
+use super::ALSO;
 use super::plan::{
     Plan, Planned, Says, Unsaid, any_of, headers_of, host, hosts_of, is_continuous, literal,
     methods_of, path, required_headers,
@@ -448,7 +449,7 @@ fn zone(text: &mut String, limits: &mut String, rule: &Planned<'_>, index: usize
             1 => String::new(),
             burst => format!(" burst={}", burst - 1),
         };
-        let _ = writeln!(limits, "limit_req zone={name}{burst} nodelay;");
+        let _ = writeln!(limits, "limit_req zone={name}{burst} nodelay;{ALSO}");
     } else {
         let _ = writeln!(text, "limit_conn_zone {zone};");
         let _ = writeln!(limits, "limit_conn {name} {};", limit.count());

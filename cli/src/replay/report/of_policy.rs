@@ -90,9 +90,14 @@ struct OfRule {
     recommended: Option<OfSearch>,
 }
 
+/// Why a limit at once denies nothing here.
+const HELD: &str = ": a log does not tell how many requests are under way";
+
 #[derive(Debug, Serialize)]
 struct OfLimit {
     limit: String,
+    #[serde(skip)]
+    is_held: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     denied: u64,
@@ -231,6 +236,7 @@ impl OfRule {
             limits: limits
                 .map(|(limit, &denied)| OfLimit {
                     limit: text(limit),
+                    is_held: limit.is_held(),
                     name: limit.name().map(Into::into),
                     denied,
                 })
@@ -463,13 +469,13 @@ impl PolicyReport {
                 percent(rule.denied, rule.asked),
             )?;
             let indent = width + 28;
-            for OfLimit { limit, denied, .. } in &rule.limits {
-                writeln!(
-                    out,
-                    "  {:indent$}  {:>12}  by {limit}",
-                    "",
-                    grouped(*denied)
-                )?;
+            for of in &rule.limits {
+                let (denied, why) = if of.is_held {
+                    ("-".into(), HELD)
+                } else {
+                    (grouped(of.denied), "")
+                };
+                writeln!(out, "  {:indent$}  {denied:>12}  by {}{why}", "", of.limit)?;
             }
             for threshold in &rule.thresholds {
                 let OfThreshold {
