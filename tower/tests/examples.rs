@@ -149,7 +149,10 @@ async fn a_denial_without_a_time_can_state_one() {
         // The place is taken until this response is dropped.
         let held = service.clone().oneshot(request()).await.unwrap();
         let denied = service.oneshot(request()).await.unwrap();
-        assert_eq!((held.status().as_u16(), denied.status().as_u16()), (200, 429));
+        assert_eq!(
+            (held.status().as_u16(), denied.status().as_u16()),
+            (200, 429)
+        );
         let retry = denied.headers().get(RETRY_AFTER);
         assert_eq!(retry.map(|value| value.to_str().unwrap()), expected);
     }
