@@ -1,6 +1,6 @@
-//! Transfers in real time: files, a writer, and two readers on one limit, with the timers of tokio,
-//! of smol and of threads. They do not disturb each other: each has its own clock and queue, and
-//! mostly waits.
+//! Transfers in real time: files and a writer, with the timers of tokio, of smol and of threads. They
+//! do not disturb each other: each has its own clock and queue, and mostly waits. And two readers on
+//! one limit, in the time of a paused clock.
 //!
 //! Delays of a busy machine are not the adapter's. So a transfer can catch up on those of half a
 //! second. A time that is too long is measured again, up to twice, and counts only if the machine
@@ -10,7 +10,7 @@
 
 use core::future::Future;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::task::{Context, Poll};
 use core::time::Duration;
 use std::fs::{self, File};
@@ -36,6 +36,8 @@ const MB: u64 = 1_000_000;
 const RATE: u32 = 20_000_000;
 /// What comes in within half a second, for which a busy machine may stop a thread.
 const BURST: u64 = 10 * MB;
+/// Four pieces, so that one reader has little before the other one begins.
+const SMALL_BURST: u64 = 64 * 1024;
 
 type Shared<T> = Arc<Queue<TokenBucket, T>>;
 
@@ -243,48 +245,43 @@ fn a_writer_of_50_mb_takes_the_time_of_its_rate() {
     });
 }
 
-/// What two threads read within a time, with buffers of 4 KiB and of 64 KiB.
+/// What two tasks read within a time of tokio's paused clock, with buffers of 4 KiB and of 64 KiB.
 fn two_readers(time: Duration) -> [u64; 2] {
-    let down = limit(ThreadTimer::new());
-    let (over, moved) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; 2]);
-    thread::scope(|scope| {
-        for (buffer, moved) in [4, 64].into_iter().zip(&moved) {
-            let (down, over) = (Arc::clone(&down), &over);
-            scope.spawn(move || {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    let moved = Arc::new([const { AtomicU64::new(0) }; 2]);
+    runtime.block_on(async {
+        let down = limit_with(SMALL_BURST, TokioTimer::new());
+        for (index, buffer) in [4, 64].into_iter().enumerate() {
+            let (down, moved) = (Arc::clone(&down), Arc::clone(&moved));
+            tokio::spawn(async move {
                 let mut reader = Box::pin(LimitedRead::new(futures_util::io::repeat(7), down));
                 let mut buffer = vec![0; buffer * 1024];
-                futures_executor::block_on(async {
-                    while !over.load(Ordering::Relaxed) {
-                        let read = reader.read(&mut buffer).await?;
-                        moved.fetch_add(read as u64, Ordering::Relaxed);
-                    }
-                    io::Result::Ok(())
-                })
-                .unwrap();
+                loop {
+                    let read = reader.read(&mut buffer).await.unwrap();
+                    moved[index].fetch_add(read as u64, Ordering::Relaxed);
+                }
             });
         }
-        thread::sleep(time);
-        over.store(true, Ordering::Relaxed);
+        tokio::time::sleep(time).await;
     });
-    moved.map(AtomicU64::into_inner)
+    [0, 1].map(|index| moved[index].load(Ordering::Relaxed))
 }
 
+/// The time is not that of the machine: a thread that is stopped for a while misses its turns, and
+/// the other one has them.
 #[test]
 fn two_readers_on_one_limit_get_half_of_it_each() {
     within(Duration::from_mins(1), || {
-        for attempt in 1.. {
-            let begin = Instant::now();
-            let moved = two_readers(Duration::from_secs(2));
-            let time = begin.elapsed();
-            let all = BURST + (u128::from(RATE) * time.as_nanos() / 1_000_000_000) as u64;
-            // In thousandths.
-            let off = moved.map(|bytes| bytes.cast_signed() * 2_000 / all.cast_signed() - 1_000);
-            println!("two readers: {moved:?} bytes in {time:.3?}, {off:?} thousandths off half");
-            assert!(moved.iter().sum::<u64>() <= all, "more than the rate");
-            if off.iter().all(|off| off.abs() <= 50) {
-                return;
-            }
-            assert!(attempt < 6, "not half each, six times");
-        }
+        let moved = two_readers(Duration::from_secs(2));
+        let all = SMALL_BURST + u64::from(RATE) * 2;
+        // In thousandths.
+        let off = moved.map(|bytes| bytes.cast_signed() * 2_000 / all.cast_signed() - 1_000);
+        println!("two readers: {moved:?} bytes, {off:?} thousandths off half");
+        assert!(moved.iter().sum::<u64>() <= all, "more than the rate");
+        assert!(off.iter().all(|off| off.abs() <= 10), "not half each");
     });
 }
