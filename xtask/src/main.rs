@@ -19,6 +19,8 @@ mod debian;
 #[cfg(test)]
 mod documents;
 mod each_feature;
+#[cfg(test)]
+mod engine;
 mod examples;
 mod figures;
 mod files;
@@ -35,6 +37,8 @@ mod listing;
 mod manifest;
 #[cfg(test)]
 mod map;
+#[cfg(test)]
+mod memory;
 mod nightly;
 mod no_std;
 mod oldest_rust;

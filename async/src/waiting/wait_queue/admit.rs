@@ -264,7 +264,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         Step::Settled(Err(rejected))
     }
 
-    /// Sets the waiter bit before the limiter is asked; `grant` returns permits before it reads the
+    /// Sets the waiter bit before the limiter is asked; `give_back` returns permits before `grant_returned` reads the
     /// bit. The fences on both sides ensure that at least one observes the other. If all bits are
     /// already set, no fence is needed: it was set inside the lock, so permits that were returned
     /// before a release read the bit are visible here.
