@@ -88,23 +88,44 @@ impl Break {
 fn chosen(root: &Path, only: &str) -> Result<Vec<Break>, String> {
     let mut all = Vec::new();
     for suite in &SUITES {
-        all.extend(mutants::read(suite.list)?.into_iter().map(|mutant| {
-            let (program, name) = mutant.test;
-            let tests = Tests {
-                list: suite.name.to_owned(),
-                program: program.to_owned(),
-                names: vec![name.to_owned()],
-            };
-            Break {
-                file: mutant.file.to_owned(),
-                change: Change::Text(mutant),
-                tests: vec![(suite, tests)],
-            }
-        }));
+        all.extend(of_texts(suite)?);
     }
+    all.extend(of_orderings(root)?);
+    all.retain(|broken| {
+        let place = format!("{} {}", broken.file, broken.describe());
+        only.split(',').any(|part| place.contains(part))
+    });
+    Ok(all)
+}
+
+/// Returns the breaks of a list of mutants.
+fn of_texts(suite: &'static Suite) -> Result<Vec<Break>, String> {
+    let mutants = mutants::read(suite.list)
+        .map_err(|why| format!("xtask/mutants/{}.txt: {why}", suite.name))?;
+    let breaks = mutants.into_iter().map(|mutant| {
+        let (program, name) = mutant.test;
+        let tests = Tests {
+            list: suite.name.to_owned(),
+            program: program.to_owned(),
+            names: vec![name.to_owned()],
+        };
+        Break {
+            file: mutant.file.to_owned(),
+            change: Change::Text(mutant),
+            tests: vec![(suite, tests)],
+        }
+    });
+    Ok(breaks.collect())
+}
+
+/// Returns the breaks of the orderings in the sources.
+fn of_orderings(root: &Path) -> Result<Vec<Break>, String> {
+    let mut all = Vec::new();
     let mut sources = sources::of_packages(root)?;
     sources.retain(|source| !TOOLS.contains(&source.package.as_str()));
-    for (weakening, tests) in orderings::assigned(&sources, ORDERINGS)? {
+    let assigned = orderings::assigned(&sources, ORDERINGS)
+        .map_err(|why| format!("xtask/mutants/orderings.txt:\n{why}"))?;
+    for (weakening, tests) in assigned {
         let with_suite = |tests: Tests| {
             let suite = SUITES.iter().find(|suite| suite.name == tests.list);
             let suite = suite.ok_or_else(|| format!("no list is called {}", tests.list))?;
@@ -119,14 +140,10 @@ fn chosen(root: &Path, only: &str) -> Result<Vec<Break>, String> {
             change: Change::Ordering(weakening),
         });
     }
-    all.retain(|broken| {
-        let place = format!("{} {}", broken.file, broken.describe());
-        only.split(',').any(|part| place.contains(part))
-    });
     Ok(all)
 }
 
-const SUITES: [Suite; 14] = [
+static SUITES: [Suite; 14] = [
     suite(
         "core",
         include_str!("../mutants/core.txt"),
@@ -521,7 +538,10 @@ fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::rust_text;
 
     const SOURCE: &str =
         "    fn one() {\n        a(b);\n    }\n\n    fn two() {\n        b(b);\n    }\n";
@@ -542,18 +562,142 @@ mod tests {
         assert_eq!(mutated, Ok(SOURCE.replace('a', "c")));
     }
 
+    /// Returns the folder of the package whose tests a suite runs.
+    fn package(suite: &Suite) -> &'static str {
+        let (_, name) = suite.arguments.split_once("--package portcullis-").unwrap();
+        match name.split(' ').next().unwrap_or_default() {
+            "loom" => "loom-tests",
+            name => name,
+        }
+    }
+
+    /// Returns the code of a program of tests: its file, and all that it has as modules.
+    fn code_of_program(package: &str, program: &str) -> Result<String, String> {
+        let folder = files::root().join(package).join("tests");
+        let mut code = String::new();
+        let inside = folder.join(program);
+        let mut files = match inside.join("main.rs") {
+            main if main.is_file() => vec![(main, inside)],
+            _ => vec![(inside.with_extension("rs"), folder)],
+        };
+        // The macros of a package, which make a test of each word, are in its library.
+        let library = files::root().join(package).join("src/lib.rs");
+        if let Ok(text) = files::read(&library) {
+            code += &rust_text::code_of(&text);
+        }
+        while let Some((file, folder)) = files.pop() {
+            let text = files::read(&file)?;
+            code += &rust_text::code_of(&text);
+            let mut path = None;
+            for line in text.lines().map(str::trim) {
+                if let Some(named) = line.strip_prefix("#[path = \"") {
+                    path = named.strip_suffix("\"]");
+                } else if let Some((_, name)) = line.split_once("mod ")
+                    && let Some(name) = name.strip_suffix(';')
+                {
+                    let beside = file.parent().unwrap_or(&folder);
+                    let places = match path.take() {
+                        Some(path) => vec![beside.join(path)],
+                        None => [".rs", "/mod.rs"]
+                            .map(|end| folder.join(format!("{name}{end}")))
+                            .to_vec(),
+                    };
+                    let found = places.into_iter().filter(|place| place.is_file());
+                    files.extend(found.map(|place| {
+                        let inside = if place.ends_with("mod.rs") {
+                            place.parent().map(Path::to_owned)
+                        } else {
+                            Some(place.with_extension(""))
+                        };
+                        (place, inside.unwrap_or_default())
+                    }));
+                }
+            }
+        }
+        Ok(code)
+    }
+
+    /// Returns what is wrong with the names of tests: the program that is missing, and the
+    /// functions and modules that its code does not have.
+    fn unknown(tests: &Tests, package: &str) -> Vec<String> {
+        let code = match code_of_program(package, &tests.program) {
+            Ok(code) => code,
+            Err(why) => return vec![why],
+        };
+        let words: BTreeSet<_> = rust_text::words(&code).map(|(_, word)| word).collect();
+        let names = tests.names.iter();
+        let unknown = names.filter(|name| name.split("::").any(|part| !words.contains(part)));
+        let program = &tests.program;
+        unknown
+            .map(|name| format!("{package}/tests/{program}.rs has no test {name}"))
+            .collect()
+    }
+
+    /// Returns all breaks, and all reasons why some could not be found.
+    fn all() -> (Vec<Break>, Vec<String>) {
+        let (mut breaks, mut wrong) = (Vec::new(), Vec::new());
+        let texts = SUITES.iter().map(of_texts);
+        for found in texts.chain([of_orderings(files::root())]) {
+            match found {
+                Ok(found) => breaks.extend(found),
+                Err(why) => wrong.push(why),
+            }
+        }
+        (breaks, wrong)
+    }
+
     #[test]
     fn the_text_of_every_mutant_occurs_once_and_every_ordering_has_a_test() {
-        let wrong: Vec<_> = chosen(files::root(), "")
-            .unwrap_or_else(|why| panic!("xtask/mutants/orderings.txt: {why}"))
-            .iter()
-            .filter_map(|broken| {
-                let source = files::read(&files::root().join(&broken.file)).unwrap();
-                let why = broken.apply(&source).err()?;
-                Some(format!("{}, {}: {why}", broken.file, broken.describe()))
-            })
-            .collect();
-        assert!(wrong.is_empty(), "{wrong:#?}");
+        let (breaks, mut wrong) = all();
+        wrong.extend(breaks.iter().filter_map(|broken| {
+            let source = files::read(&files::root().join(&broken.file));
+            let why = source.and_then(|source| broken.apply(&source)).err()?;
+            Some(format!("{}, {}: {why}", broken.file, broken.describe()))
+        }));
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn the_tests_that_must_notice_are_in_their_programs() {
+        let (breaks, _) = all();
+        let mut programs: BTreeMap<(&str, String), BTreeSet<String>> = BTreeMap::new();
+        for (suite, tests) in breaks.iter().flat_map(|broken| &broken.tests) {
+            let program = (package(suite), tests.program.clone());
+            let names = programs.entry(program).or_default();
+            names.extend(tests.names.iter().cloned());
+        }
+        let wrong = programs
+            .into_iter()
+            .flat_map(|((package, program), names)| {
+                let tests = Tests {
+                    list: String::new(),
+                    program,
+                    names: names.into_iter().collect(),
+                };
+                unknown(&tests, package)
+            });
+        let wrong: Vec<_> = wrong.collect();
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn a_test_that_is_in_no_source_of_its_program_is_found() {
+        let tests = |program: &str, name: &str| Tests {
+            list: String::new(),
+            program: program.to_owned(),
+            names: vec![name.to_owned()],
+        };
+        let is_known = |program, name| unknown(&tests(program, name), "async").is_empty();
+        assert!(is_known(
+            "keyed_queue",
+            "total::a_cancelled_front_makes_way"
+        ));
+        assert!(!is_known("keyed_queue", "total::no_such_test"));
+        assert!(!is_known(
+            "keyed_queue",
+            "no_such::a_cancelled_front_makes_way"
+        ));
+        assert!(!is_known("no_such_program", "a_cancelled_front_makes_way"));
     }
 
     #[test]
