@@ -167,7 +167,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("doc-tests", "the examples in the documentation", doc_tests),
     step(
         "readme",
-        "each program of the README and of two guides compiles against its manifest, and runs",
+        "each program of the README and of three guides compiles against its manifest, and runs",
         readme::check,
     ),
     step(
@@ -329,12 +329,28 @@ pub(crate) const STEPS: &[Step] = &[
 
 fn fmt(context: &Context) -> Check {
     // The workspace, and the packages for other targets.
-    for folder in ["", "firmware", "docs/embedded", "docs/embedded-m0"] {
+    let formatted = ["", "firmware", "docs/embedded", "docs/embedded-m0"].map(|folder| {
         let mut cargo = setup::component(context, "fmt", Part::Rustfmt);
         cargo.current_dir(context.root.join(folder));
-        command::run(cargo.words("--all --check"))?;
+        command::run(cargo.words("--all --check"))
+    });
+    together(formatted.into_iter().chain([width::check(&context.root)]))
+}
+
+/// Returns the result of the last of several checks, or what all of them found wrong.
+fn together(checks: impl IntoIterator<Item = Check>) -> Check {
+    let (mut last, mut wrong) = (String::new(), Vec::new());
+    for check in checks {
+        match check {
+            Ok(what) => last = what,
+            Err(why) => wrong.push(why),
+        }
     }
-    width::check(&context.root)
+    if wrong.is_empty() {
+        Ok(last)
+    } else {
+        Err(wrong.join("\n"))
+    }
 }
 
 /// Makes Clippy reject what is newer than the lowest Rust version of a package.
@@ -552,4 +568,12 @@ fn soak(context: &Context) -> Check {
     ];
     let counts: Result<Vec<_>, _> = runs.iter_mut().map(command::run_tests).collect();
     Ok(counts?.join("; "))
+}
+
+#[test]
+fn checks_together_tell_all_that_is_wrong() {
+    let fine = || Ok("fine".to_owned());
+    let wrong = |why: &str| Err(why.to_owned());
+    assert_eq!(together([Ok(String::new()), fine()]), fine());
+    assert_eq!(together([wrong("a"), fine(), wrong("b")]), wrong("a\nb"));
 }

@@ -44,6 +44,38 @@ pub(crate) fn remove(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Compares two lists of names, whatever their order. Returns what the second one lacks and what it
+/// has too much, or `None` if they have the same names.
+#[cfg(test)]
+pub(crate) fn difference(needed: &[&str], there: &[&str]) -> Option<String> {
+    let without = |all: &[&str], others: &[&str]| {
+        let mut rest: Vec<_> = all.iter().map(|name| (*name).to_owned()).collect();
+        for other in others {
+            if let Some(at) = rest.iter().position(|name| name == other) {
+                rest.swap_remove(at);
+            }
+        }
+        rest.sort();
+        rest
+    };
+    let lists = [
+        ("missing", without(needed, there)),
+        ("too much", without(there, needed)),
+    ];
+    let told = lists.iter().filter(|(_, names)| !names.is_empty());
+    let told: Vec<_> = told
+        .map(|(what, names)| format!("{what}: {}", names.join(", ")))
+        .collect();
+    (!told.is_empty()).then(|| told.join("; "))
+}
+
 pub(crate) fn has_extension(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|found| found == extension)
+}
+
+#[test]
+fn a_difference_names_what_is_missing_and_what_is_too_much() {
+    assert_eq!(difference(&["a", "b"], &["b", "a"]), None);
+    let why = difference(&["a", "b", "c"], &["d", "b", "b"]);
+    assert_eq!(why.as_deref(), Some("missing: a, c; too much: b, d"));
 }

@@ -2,7 +2,7 @@
 //!
 //! All suites that test all limiters alike take them from here: those of the core and of the queue,
 //! the hot paths and `cargo xtask hot-paths`, the instruction counts, and the programs for
-//! microcontrollers. `cargo xtask` fails if a limiter of the core is missing.
+//! microcontrollers. `cargo test -p xtask` fails if a limiter of the core is missing.
 
 /// Hands all rows to `$callback!`. Each row is
 ///
