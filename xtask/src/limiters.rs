@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::files;
+use crate::rust_text;
 use crate::sources;
 
 /// The names and types of the registered limiters.
@@ -108,7 +109,8 @@ fn every_registered_limiter_has_a_source_and_a_test_of_its_name() {
     }
 }
 
-/// Returns the text of a file, or of all Rust files in a folder and below.
+/// Returns the text of a file, or the code of all Rust files in a folder and below, without
+/// comments: a name in a comment is no use of it.
 fn text(place: &str) -> String {
     let read = |file: &Path| files::read(file).unwrap_or_else(|why| panic!("{why}"));
     let path = files::root().join(place);
@@ -118,7 +120,44 @@ fn text(place: &str) -> String {
     let files = sources::files(&path).expect("the sources");
     let files = files.iter();
     let rust = files.filter(|file| files::has_extension(file, "rs"));
-    rust.map(|file| read(&path.join(file))).collect()
+    rust.map(|file| rust_text::code_of(&read(&path.join(file))))
+        .collect()
+}
+
+fn has_word(code: &str, name: &str) -> bool {
+    rust_text::words(code).any(|(_, word)| word == name)
+}
+
+/// Returns the types of a source of a limiter that users need: the limiter and its builder.
+fn exported<'c>(code: &'c str, kind: &str) -> Vec<&'c str> {
+    let mut before = "";
+    let mut names = Vec::new();
+    for (at, word) in rust_text::words(code) {
+        let is_public = before == "struct" && code[..at].ends_with("pub struct ");
+        if is_public && (word == kind || word.ends_with("Builder")) {
+            names.push(word);
+        }
+        before = word;
+    }
+    names
+}
+
+#[test]
+fn every_registered_limiter_and_its_builder_are_exported() {
+    let exports = rust_text::code_of(&text("core/src/limiters.rs"));
+    let mut missing = Vec::new();
+    for (name, registered) in REGISTERED {
+        let code = rust_text::code_of(&text(&format!("core/src/limiters/{name}.rs")));
+        let names = exported(&code, without_path(registered));
+        assert!(!names.is_empty(), "core/src/limiters/{name}.rs: no type");
+        let hidden = names.iter().filter(|kind| !has_word(&exports, kind));
+        missing.extend(hidden.map(|kind| format!("export `{name}::{kind}`")));
+    }
+    assert!(
+        missing.is_empty(),
+        "core/src/limiters.rs: {}",
+        missing.join(", ")
+    );
 }
 
 #[test]
@@ -132,8 +171,7 @@ fn every_registered_limiter_is_modelled_explored_broken_and_documented() {
     for (name, registered) in REGISTERED.iter().filter(|(name, _)| *name != STATELESS) {
         let kind = without_path(registered);
         for (place, text) in &places {
-            let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
-            if !words.any(|word| word == kind) {
+            if !has_word(text, kind) {
                 missing.push(format!("{place}: no `{kind}`"));
             }
         }
