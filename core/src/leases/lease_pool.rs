@@ -281,10 +281,7 @@ impl<L: Limiter, const N: usize, M: AsRef<[LeaseSlot]>> LeasePool<L, N, M> {
         n: u32,
         deadline: Option<Timestamp>,
     ) -> Result<LeaseId, ClaimError> {
-        let Some((id, slot)) = self
-            .reserve()
-            .and_then(|id| Some((id, self.all().get(id.slot())?)))
-        else {
+        let Some((id, slot)) = self.reserve() else {
             return Err(ClaimError::PoolFull {
                 slots: self.slots() as u32,
             });
@@ -404,11 +401,15 @@ impl<L: Limiter, const N: usize, M: AsRef<[LeaseSlot]>> LeasePool<L, N, M> {
     /// Makes a free slot busy, and returns the id of the lease that it will hold. Tries the slot of
     /// the hint first, then the slots after it.
     #[inline]
-    fn reserve(&self) -> Option<LeaseId> {
+    fn reserve(&self) -> Option<(LeaseId, &LeaseSlot)> {
         let hint = self.hint.load(Relaxed);
-        match self.all().get(hint as usize).and_then(LeaseSlot::reserve) {
-            Some(generation) => Some(LeaseId::new(hint, generation)),
-            None => self.search(hint),
+        let slot = self.all().get(hint as usize);
+        match slot.and_then(|slot| Some((slot.reserve()?, slot))) {
+            Some((generation, slot)) => Some((LeaseId::new(hint, generation), slot)),
+            None => {
+                let found = self.search(hint)?;
+                Some((found, self.all().get(found.slot())?))
+            }
         }
     }
 
