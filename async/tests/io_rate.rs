@@ -1,6 +1,6 @@
-//! Transfers in real time: files and a writer, with the timers of tokio, of smol and of threads. They
-//! do not disturb each other: each has its own clock and queue, and mostly waits. And two readers on
-//! one limit, in the time of a paused clock.
+//! Transfers in real time: files and a writer, with the timers of tokio, of smol and of threads.
+//! They do not disturb each other: each has its own clock and queue, and mostly waits. And two
+//! readers on one limit, in the time of a paused clock.
 //!
 //! Delays of a busy machine are not the adapter's. So a transfer can catch up on those of half a
 //! second. A time that is too long is measured again, up to twice, and counts only if the machine

@@ -1,5 +1,5 @@
-//! Tests that the tables of `docs/memory-ordering.md` name functions and types that are in the files
-//! that the title of their section names.
+//! Tests that the tables of `docs/memory-ordering.md` name functions and types that are in the
+//! files that the title of their section names.
 
 use std::collections::BTreeSet;
 

@@ -264,10 +264,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         Step::Settled(Err(rejected))
     }
 
-    /// Sets the waiter bit before the limiter is asked; `give_back` returns permits before `grant_returned` reads the
-    /// bit. The fences on both sides ensure that at least one observes the other. If all bits are
-    /// already set, no fence is needed: it was set inside the lock, so permits that were returned
-    /// before a release read the bit are visible here.
+    /// Sets the waiter bit before the limiter is asked; `give_back` returns permits before
+    /// `grant_returned` reads the bit. The fences on both sides ensure that at least one observes
+    /// the other. If all bits are already set, no fence is needed: it was set inside the lock, so
+    /// permits that were returned before a release read the bit are visible here.
     pub(super) fn raise(&self, bit: usize) {
         if self.gate.load(Relaxed) & bit != bit {
             self.gate.fetch_or(bit, Relaxed);
