@@ -11,11 +11,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
-use portcullis_policy::{Change, FileSource, Kind, Policy, RuleSource, Sourced};
+use portcullis_policy::{
+    Change, FileSource, Kind, Policy, RefreshError, RuleError, RuleSource, Sourced,
+};
 
 use crate::counts::Counts;
 use crate::settings::Settings;
 use crate::stores;
+
+/// A change of the settings is told, and has no effect.
+const RESTART: &str = "the table `serve` has changed: this needs a restart";
 
 /// The policy file, without limits at once.
 pub(crate) struct Enforced {
@@ -55,6 +60,30 @@ impl Enforced {
                 tracing::warn!(rule, "it is not asked: only the kind `request` is");
             }
         }
+    }
+}
+
+impl Enforced {
+    /// Why the file is refused. Rules with a store that the file describes, and that the program
+    /// did not have at its start, are right: what they lack is a restart.
+    fn why(&self, error: &RefreshError<String>, started_with: &Settings) -> String {
+        let RefreshError::Stores(errors) = error else {
+            return error.to_string();
+        };
+        let described = self.settings.iter();
+        let described: Vec<&String> = described.flat_map(|now| now.stores.keys()).collect();
+        let lacks_restart = |error: &&RuleError| {
+            let store = error.value.as_ref().filter(|_| error.setting == "store");
+            store.is_some_and(|store| {
+                described.contains(&store) && !started_with.stores.contains_key(store)
+            })
+        };
+        let (lack_restart, wrong): (Vec<_>, Vec<_>) = errors.iter().partition(lacks_restart);
+        let mut texts: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+        if !lack_restart.is_empty() {
+            texts.push(RESTART.into());
+        }
+        format!("{}: {}", self.file.path().display(), texts.join("; "))
     }
 }
 
@@ -126,11 +155,11 @@ fn look(file: &mut Enforced, settings: &Settings, counts: &Arc<Counts>, reported
             tell(&change);
             file.warn(&live.load());
             if file.settings.as_ref() != Some(settings) {
-                tracing::warn!("the table `serve` has changed: this needs a restart");
+                tracing::warn!("{RESTART}");
             }
         }
         Err(error) => {
-            let error = error.to_string();
+            let error = file.why(&error, settings);
             // A file that cannot be read is an error each time.
             if error != *reported {
                 counts.reloaded(false);

@@ -57,6 +57,14 @@ fn a_file_that_is_not_valid_changes_nothing_and_is_reported_once() {
     program.write(&format!("stores = ['a']\n{}store = 'a'\n", policy("9/d")));
     program.event("the policy before stays in force");
     assert_eq!(check(&program), 429);
+    // If the file describes the store, what it lacks is a restart.
+    let described = "stores = ['a']\nserve.stores.a.redis = 'redis://127.0.0.1:1/'\n";
+    program.write(&format!("{described}{}store = 'a'\n", policy("9/d")));
+    let refused = program.event("the policy before stays in force");
+    let message = refused["message"].as_str().unwrap();
+    let says = "policy.toml: the table `serve` has changed: this needs a restart";
+    assert!(message.ends_with(says), "{message}");
+    assert_eq!(check(&program), 429);
     // So is one whose rules are valid, and whose table `serve` is not.
     for of_serve in [
         "trustd = []",
@@ -70,7 +78,7 @@ fn a_file_that_is_not_valid_changes_nothing_and_is_reported_once() {
     program.write(&policy("2/d"));
     program.event("a policy is in force");
     assert_eq!(check(&program), 200);
-    let refused = "portcullis_policy_reloads_total{result=\"refused\"} 5\n";
+    let refused = "portcullis_policy_reloads_total{result=\"refused\"} 6\n";
     assert!(program.metrics().contains(refused));
 }
 
