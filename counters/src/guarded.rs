@@ -27,6 +27,11 @@ use crate::limit::CounterLimit;
 use crate::memory::MemoryCounters;
 use crate::store::{Counter, CounterStore, QuotaRead, QuotaWrite, StoreFuture};
 
+/// The id of the limit of [`GuardedStore::probe`].
+const PROBE: &str = "portcullis-probe";
+
+const SECOND: Duration = Duration::from_secs(1);
+
 /// What a [`GuardedStore`] decides while its store has no answer.
 ///
 /// ```
@@ -362,6 +367,32 @@ impl<S: CounterStore, C: Clock + Send + Sync> GuardedStore<S, C> {
             health: Mutex::new(Health::Up),
             jitter: RandomState::new(),
         }
+    }
+
+    /// Asks the store whether it answers, unless it is down and may not be asked yet. Returns
+    /// whether it is up.
+    ///
+    /// Requests find out by themselves. Call this from time to time so that it is found out without
+    /// them: then the first request after an outage at night is decided by the store, and a gauge
+    /// shows what is so. It takes a permit of a limit of its own, so a store that is full or only
+    /// reads is down. The limit has the id `portcullis-probe`.
+    ///
+    /// ```
+    /// # use portcullis_core::ManualClock;
+    /// # use portcullis_counters::{GuardedStore, GuardSettings, MemoryCounters, OnFailure};
+    /// # futures_executor::block_on(async {
+    /// let store = MemoryCounters::new(100, ManualClock::new());
+    /// let settings = GuardSettings::new(OnFailure::Deny);
+    /// let guarded = GuardedStore::new(store, ManualClock::new(), settings);
+    /// assert!(guarded.probe().await);
+    /// # });
+    /// ```
+    pub async fn probe(&self) -> bool {
+        if let (Ok(call), Ok(limit)) = (self.call(), CounterLimit::token_bucket(1_000, SECOND, 1)) {
+            let answer = self.store.take(&[Charge::new(PROBE, &limit, 1)]).await;
+            self.note(call, [answer.as_ref().err()]);
+        }
+        !self.is_down()
     }
 
     fn now(&self) -> Timestamp {

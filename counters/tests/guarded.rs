@@ -455,3 +455,29 @@ fn counters_and_quotas_have_no_fallback() {
     assert_eq!(block_on(store.get("n")).unwrap().value, 0, "it has expired");
     assert!(!store.is_down());
 }
+
+#[test]
+fn a_probe_finds_out_both_ends_of_an_outage_without_a_request() {
+    let guarded = Guarded::new(OnFailure::Deny);
+    assert!(block_on(guarded.store.probe()));
+    guarded.fails(true);
+    assert!(!block_on(guarded.store.probe()));
+    let calls = guarded.calls();
+    guarded.fails(false);
+    // Not before the pause is over.
+    assert!(!block_on(guarded.store.probe()));
+    assert_eq!(guarded.calls(), calls);
+    guarded.time.0.advance(100 * MILLI);
+    assert!(block_on(guarded.store.probe()));
+    let events = guarded.events();
+    assert!(
+        matches!(events[..], [StoreEvent::Down { .. }, StoreEvent::Up { .. }]),
+        "{events:?}"
+    );
+    // The next request is decided by the store.
+    let decision = guarded.take(&bucket(10, SECOND, 10), 1);
+    assert_eq!(
+        (decision.origin(), decision.is_allowed()),
+        (Origin::Store, true)
+    );
+}

@@ -412,6 +412,37 @@ fn a_server_that_is_paused_or_gone_is_unavailable_within_the_time_limit() {
     });
 }
 
+/// The client of Redis keeps the error of its last attempt for the next call.
+#[test]
+fn the_first_call_after_an_idle_outage_is_answered() {
+    let Some(mut server) = Server::start() else {
+        return;
+    };
+    runtime().block_on(async {
+        let limit = bucket(1, 3_600 * SECOND, 10);
+        let charge = [Charge::new("a", &limit, 1)];
+        let milli = Duration::from_millis(1);
+        let settings = server.settings().reconnect_delay(milli);
+        let store = RedisCounters::new(&settings.time_limit(500 * milli)).unwrap();
+        store.take(&charge).await.unwrap();
+        for calls in 1..=3 {
+            server.stop();
+            for _ in 0..calls {
+                let failed = store.take(&charge).await;
+                assert!(
+                    matches!(failed, Err(StoreError::Unavailable(_))),
+                    "{failed:?}"
+                );
+            }
+            // The attempts in the background end.
+            tokio::time::sleep(500 * milli).await;
+            server = Server::start_on(server.port).unwrap();
+            let answered = store.take(&charge).await;
+            assert!(answered.is_ok(), "after {calls} calls: {answered:?}");
+        }
+    });
+}
+
 /// A server accepts a password from a time on, and the connection that was refused is used then.
 #[test]
 fn a_wrong_password_is_named_and_a_mended_one_is_taken() {

@@ -128,14 +128,10 @@ async fn started(args: &Args, settings: Settings) -> Result<(), String> {
     };
     let checking = peers.clone().serve_checks(listeners.checks.0);
     let answering = peers.serve_envoy(listeners.envoy.map(|(listener, _)| listener));
-    let sampled = Arc::clone(&admin);
-    let sampling = tokio::spawn(async move {
-        let mut seconds = interval(Duration::from_secs(1));
-        loop {
-            seconds.tick().await;
-            sampled.counts.sample();
-        }
-    });
+    for state in &admin.stores {
+        tokio::spawn(stores::probe(state.clone()));
+    }
+    let sampling = tokio::spawn(sample(Arc::clone(&admin.counts)));
     let stopping = async {
         signals.wait(&reread).await;
         tracing::info!("stopping");
@@ -148,6 +144,15 @@ async fn started(args: &Args, settings: Settings) -> Result<(), String> {
     let _ = operators.await;
     sampling.abort();
     Ok(())
+}
+
+/// Notes once a second what the rules have answered, without end.
+async fn sample(counts: Arc<Counts>) {
+    let mut seconds = interval(Duration::from_secs(1));
+    loop {
+        seconds.tick().await;
+        counts.sample();
+    }
 }
 
 /// A listener, and its address with the port.

@@ -12,14 +12,22 @@ use portcullis_counters::{
     StoreFuture,
 };
 use portcullis_policy::Stores;
+use tokio::time::sleep;
 
 use crate::settings::{Settings, StoreSettings};
 
-/// A counter store, and whether it answers: for `/ready` and the page.
+/// How often a store is asked without a request: while it answers, and while it does not. Then its
+/// guard leaves most of them out.
+const PROBES: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(100)];
+
+type Guarded = GuardedStore<RedisCounters, MonotonicClock>;
+
+/// A counter store, and whether it answers: for the metrics and the page.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreState {
     pub(crate) name: String,
     pub(crate) is_up: Arc<AtomicBool>,
+    store: Arc<Guarded>,
 }
 
 /// Creates the stores. Must be called in a runtime of tokio.
@@ -30,19 +38,25 @@ pub(crate) struct StoreState {
 pub(crate) fn open(settings: &Settings) -> Result<(Stores, Vec<StoreState>), String> {
     let (mut stores, mut states) = (Stores::new(), Vec::new());
     for (name, of_store) in &settings.stores {
-        let state = StoreState {
-            name: name.clone(),
-            is_up: Arc::new(AtomicBool::new(true)),
-        };
-        let store = open_one(of_store, state.clone());
+        let is_up = Arc::new(AtomicBool::new(true));
+        let store = open_one(name, of_store, Arc::clone(&is_up));
         let store = store.map_err(|error| format!("serve.stores.{name}: {error}"))?;
-        stores = stores.with(name, store);
-        states.push(state);
+        let store = Arc::new(store);
+        stores = stores.with(name, for_rules(of_store, &store));
+        states.push(StoreState {
+            name: name.clone(),
+            is_up,
+            store,
+        });
     }
     Ok((stores, states))
 }
 
-fn open_one(settings: &StoreSettings, state: StoreState) -> Result<Arc<dyn CounterStore>, String> {
+fn open_one(
+    name: &str,
+    settings: &StoreSettings,
+    is_up: Arc<AtomicBool>,
+) -> Result<Guarded, String> {
     let mut redis = RedisSettings::new(&settings.redis.0);
     if let Some(prefix) = &settings.prefix {
         redis = redis.prefix(prefix);
@@ -53,17 +67,33 @@ fn open_one(settings: &StoreSettings, state: StoreState) -> Result<Arc<dyn Count
     let store = RedisCounters::new(&redis).map_err(|error| error.to_string())?;
     let guard = GuardSettings::new(settings.when_down.0);
     let guarded = GuardedStore::new(store, MonotonicClock::new(), guard);
-    let guarded = guarded.observed(move |event| tell(&state, event));
-    Ok(if settings.when_down.0 == OnFailure::Deny {
-        Arc::new(Unanswered(guarded))
+    let name = name.to_owned();
+    Ok(guarded.observed(move |event| tell(&name, &is_up, event)))
+}
+
+/// The store as the rules have it.
+fn for_rules(settings: &StoreSettings, store: &Arc<Guarded>) -> Arc<dyn CounterStore> {
+    let store = Arc::clone(store);
+    if settings.when_down.0 == OnFailure::Deny {
+        Arc::new(Unanswered(store))
     } else {
-        Arc::new(guarded)
-    })
+        store
+    }
+}
+
+/// Asks a store from time to time, without end. So an outage, and its end, are found out before a
+/// request meets them.
+pub(crate) async fn probe(state: StoreState) {
+    loop {
+        let is_up = state.store.probe().await;
+        let [up, down] = PROBES;
+        sleep(if is_up { up } else { down }).await;
+    }
 }
 
 /// A guarded store, whose own denials are errors: the reply is 503, and not that of a limit that
 /// has no permits left. No limit of a client is reached, and no client need be looked for.
-struct Unanswered<S>(S);
+struct Unanswered<S>(Arc<S>);
 
 impl<S> Unanswered<S> {
     fn told(decided: Result<StoreDecision, StoreError>) -> Result<StoreDecision, StoreError> {
@@ -125,15 +155,15 @@ impl<S: CounterStore> CounterStore for Unanswered<S> {
     }
 }
 
-fn tell(state: &StoreState, event: &StoreEvent) {
+fn tell(store: &str, is_up: &AtomicBool, event: &StoreEvent) {
     match event {
-        StoreEvent::Down { .. } | StoreEvent::StillDown { .. } => state.is_up.store(false, Relaxed),
-        StoreEvent::Up { .. } => state.is_up.store(true, Relaxed),
+        StoreEvent::Down { .. } | StoreEvent::StillDown { .. } => is_up.store(false, Relaxed),
+        StoreEvent::Up { .. } => is_up.store(true, Relaxed),
         _ => {}
     }
     if matches!(event, StoreEvent::Up { .. }) {
-        tracing::info!(store = state.name, "{event}");
+        tracing::info!(store, "{event}");
     } else {
-        tracing::warn!(store = state.name, "{event}");
+        tracing::warn!(store, "{event}");
     }
 }

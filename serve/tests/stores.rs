@@ -229,6 +229,30 @@ fn a_store_that_is_away_at_the_start_is_used_once_it_answers() {
     assert_eq!(statuses([&program; 5], "b"), [200, 200, 200, 200, 429]);
 }
 
+/// No request asks from the outage on. The program finds both ends by itself.
+#[test]
+fn an_outage_in_which_no_request_asks_is_found_out_and_its_end_before_the_next_request() {
+    let Some(mut redis) = Server::start() else {
+        return;
+    };
+    let program = Program::start("store-idle", &policy(redis.port, ""), &[]);
+    assert_eq!(check(&program, "a").status, 200);
+    let is = |up: u8| format!("portcullis_store_up{{store=\"shared\"}} {up}\n");
+    redis.stop();
+    until(|| program.metrics().contains(&is(0)));
+    // Longer than the client of Redis tries to connect, and until its pauses are the longest.
+    std::thread::sleep(core::time::Duration::from_secs(8));
+    let Some(_redis) = Server::start_on(redis.port) else {
+        return;
+    };
+    let back = std::time::Instant::now();
+    until(|| program.metrics().contains(&is(1)));
+    let found_after = back.elapsed();
+    assert_eq!(check(&program, "b").status, 200);
+    assert!(found_after.as_secs() < 3, "{found_after:?}");
+    program.event("the counter store answers again");
+}
+
 /// A check is over before its request is, so it holds no permit: neither while others are decided,
 /// nor while the store has no answer.
 #[test]

@@ -79,7 +79,7 @@ impl RedisConnection {
         let link = Link {
             client,
             config,
-            manager: RwLock::new(manager),
+            attempt: RwLock::new(Attempt { manager, number: 0 }),
             is_up: AtomicBool::new(false),
             is_trying: AtomicBool::new(false),
         };
@@ -111,8 +111,11 @@ impl RedisConnection {
         &self,
         call: &ScriptInvocation<'_>,
     ) -> Result<T, CallError> {
-        let mut manager = self.link.manager();
-        self.within(call.invoke_async(&mut manager)).await
+        let Attempt {
+            mut manager,
+            number,
+        } = self.link.attempt();
+        self.within(number, call.invoke_async(&mut manager)).await
     }
 
     /// Sends a command, within the time limit.
@@ -121,8 +124,11 @@ impl RedisConnection {
     ///
     /// [`CallError`].
     pub async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, CallError> {
-        let mut manager = self.link.manager();
-        self.within(command.query_async(&mut manager)).await
+        let Attempt {
+            mut manager,
+            number,
+        } = self.link.attempt();
+        self.within(number, command.query_async(&mut manager)).await
     }
 
     /// Sends several commands in one round trip, within the time limit.
@@ -131,8 +137,12 @@ impl RedisConnection {
     ///
     /// [`CallError`].
     pub async fn query_all<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, CallError> {
-        let mut manager = self.link.manager();
-        self.within(commands.query_async(&mut manager)).await
+        let Attempt {
+            mut manager,
+            number,
+        } = self.link.attempt();
+        self.within(number, commands.query_async(&mut manager))
+            .await
     }
 
     /// Sends a message on a channel. Waits for the connection as long as attempts to connect last,
@@ -144,7 +154,15 @@ impl RedisConnection {
     pub async fn publish(&self, channel: &str, message: &str) -> Result<(), CallError> {
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(channel).arg(message);
-        Ok(publish.query_async(&mut self.link.manager()).await?)
+        let Attempt {
+            mut manager,
+            number,
+        } = self.link.attempt();
+        let published: RedisResult<()> = publish.query_async(&mut manager).await;
+        if published.as_ref().is_err_and(RedisError::is_io_error) {
+            self.link.renew(number);
+        }
+        Ok(published?)
     }
 
     /// Opens a connection of its own that receives the messages of a channel, within the time
@@ -164,14 +182,19 @@ impl RedisConnection {
 
     /// Waits for the server, within the time limit. The client has a limit for an answer, and
     /// another one to connect. This one is for both together.
-    async fn within<T>(&self, call: impl Future<Output = RedisResult<T>>) -> Result<T, CallError> {
+    /// `number` is that of the attempt with which it is called.
+    async fn within<T>(
+        &self,
+        number: u64,
+        call: impl Future<Output = RedisResult<T>>,
+    ) -> Result<T, CallError> {
         let call = limited(self.time_limit, call);
         if self.link.is_up.load(Relaxed) {
             let answer = call.await;
             if let Err(CallError::Failed(error)) = &answer
                 && error.is_io_error()
             {
-                self.link.is_up.store(false, Relaxed);
+                self.link.renew(number);
             }
             return answer;
         }
@@ -193,7 +216,7 @@ impl RedisConnection {
             })
             .await
         };
-        self.link.note(answer, tried)
+        self.link.note(number, answer, tried)
     }
 }
 
@@ -201,11 +224,22 @@ impl RedisConnection {
 struct Link {
     client: Client,
     config: ConnectionManagerConfig,
-    manager: RwLock<ConnectionManager>,
+    attempt: RwLock<Attempt>,
     /// Whether a call was answered since the last one that found the connection broken.
     is_up: AtomicBool,
     /// Whether a call finds out why there is no connection.
     is_trying: AtomicBool,
+}
+
+/// What connects, and again when the connection breaks.
+///
+/// When its attempts have failed, it keeps their error for the next call, however late that is. The
+/// server may be back by then. So after each failure, another one begins.
+#[derive(Clone)]
+struct Attempt {
+    manager: ConnectionManager,
+    /// Those that were before it.
+    number: u64,
 }
 
 /// Clears a flag when it is dropped.
@@ -218,9 +252,9 @@ impl Drop for Clears<'_> {
 }
 
 impl Link {
-    fn manager(&self) -> ConnectionManager {
-        let manager = self.manager.read();
-        manager.unwrap_or_else(PoisonError::into_inner).clone()
+    fn attempt(&self) -> Attempt {
+        let attempt = self.attempt.read();
+        attempt.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Connects once, after a pause, and hangs up. Waits without end while another call does so.
@@ -241,6 +275,7 @@ impl Link {
     /// none, and `tried` says why, the error says so.
     fn note<T>(
         &self,
+        number: u64,
         answer: Result<T, CallError>,
         tried: Option<RedisResult<()>>,
     ) -> Result<T, CallError> {
@@ -260,23 +295,27 @@ impl Link {
             (None, CallError::Failed(error)) if is_of_connecting(&error) => error,
             (None, error) => return Err(error),
         };
-        if !error.is_io_error() {
-            // The client would return this error for ever, also once the server accepts it.
-            self.renew();
-        }
+        self.renew(number);
         Err(CallError::Unconnected {
             address: self.client.get_connection_info().addr().to_string(),
             error,
         })
     }
 
-    /// Begins with another connection.
-    fn renew(&self) {
+    /// Begins with another connection, after the attempt with this number has failed. Once, for
+    /// however many calls that have used it.
+    fn renew(&self, number: u64) {
+        let attempt = self.attempt.write();
+        let mut attempt = attempt.unwrap_or_else(PoisonError::into_inner);
+        if attempt.number != number {
+            return;
+        }
         let (client, config) = (self.client.clone(), self.config.clone());
         if let Ok(manager) = ConnectionManager::new_lazy_with_config(client, config) {
-            let before = self.manager.write();
-            *before.unwrap_or_else(PoisonError::into_inner) = manager;
+            let number = number + 1;
+            *attempt = Attempt { manager, number };
         }
+        self.is_up.store(false, Relaxed);
     }
 }
 
