@@ -83,11 +83,34 @@ fn for_rules(settings: &StoreSettings, store: &Arc<Guarded>) -> Arc<dyn CounterS
 
 /// Asks a store from time to time, without end. So an outage, and its end, are found out before a
 /// request meets them.
+///
+/// Warns if the server may forget limits: at the start, and after each outage, when it may be
+/// another server.
 pub(crate) async fn probe(state: StoreState) {
+    let mut is_judged = false;
     loop {
         let is_up = state.store.probe().await;
+        if is_up && !is_judged {
+            warn_of_eviction(&state).await;
+        }
+        is_judged = is_up;
         let [up, down] = PROBES;
         sleep(if is_up { up } else { down }).await;
+    }
+}
+
+async fn warn_of_eviction(StoreState { name, store, .. }: &StoreState) {
+    match store.store().eviction().await {
+        Ok(None) => {}
+        Ok(Some(policy)) => tracing::warn!(
+            store = name,
+            "it forgets limits when its memory is full, so that clients with many keys free \
+             themselves: set maxmemory-policy to noeviction, in place of {policy}"
+        ),
+        Err(error) => tracing::warn!(
+            store = name,
+            "whether it forgets limits when its memory is full is not known: {error}"
+        ),
     }
 }
 

@@ -229,6 +229,33 @@ fn a_store_that_is_away_at_the_start_is_used_once_it_answers() {
     assert_eq!(statuses([&program; 5], "b"), [200, 200, 200, 200, 429]);
 }
 
+#[test]
+fn a_server_that_forgets_limits_is_told_at_the_start() {
+    let says = "it forgets limits when its memory is full";
+    for (server_policy, is_told) in [("allkeys-lru", true), ("noeviction", false)] {
+        let arguments = ["--maxmemory", "100mb", "--maxmemory-policy", server_policy];
+        let Some(redis) = Server::start_as(&arguments) else {
+            return;
+        };
+        let name = format!("store-{server_policy}");
+        let program = Program::start(&name, &policy(redis.port, ""), &[]);
+        if is_told {
+            let event = program.event(says);
+            let message = event["message"].as_str().expect("a text");
+            assert!(message.ends_with("in place of allkeys-lru"), "{message}");
+            assert_eq!(
+                (&event["store"], &event["level"]),
+                (&"shared".into(), &"WARN".into())
+            );
+        } else {
+            // It would be told before the end of the outage.
+            drop(redis);
+            let message = program.event("the counter store")["message"].to_string();
+            assert!(message.contains("unavailable"), "{message}");
+        }
+    }
+}
+
 /// No request asks from the outage on. The program finds both ends by itself.
 #[test]
 fn an_outage_in_which_no_request_asks_is_found_out_and_its_end_before_the_next_request() {
