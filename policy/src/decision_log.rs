@@ -4,9 +4,10 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 
-use portcullis_core::{Denied, Rate, Timestamp, TokenBucket};
+use portcullis_core::{Denied, Rate, Retry, Timestamp, TokenBucket};
 use tracing::Level;
 
+use crate::limit::Limit;
 use crate::policy::Decision;
 use crate::policy::outcome::Outcome;
 use crate::request::Request;
@@ -80,6 +81,11 @@ pub struct About<'a> {
     pub duration: Option<Duration>,
     /// Whether the request passes in spite of a denial, because the caller only counts denials.
     pub shadow: bool,
+    /// The limit that denied, if it is one of a counter store: the [`Decision`] has none of these.
+    pub limit: Option<&'a Limit>,
+    /// When to retry, if the [`Decision`] does not know: after a denial by a counter store, or
+    /// after a wait.
+    pub retry: Option<Retry>,
 }
 
 impl<'a> About<'a> {
@@ -95,6 +101,8 @@ impl<'a> About<'a> {
             correlation_id: None,
             duration: None,
             shadow: false,
+            limit: None,
+            retry: None,
         }
     }
 
@@ -119,6 +127,35 @@ impl<'a> About<'a> {
     #[must_use]
     pub const fn shadow(mut self, shadow: bool) -> Self {
         self.shadow = shadow;
+        self
+    }
+
+    /// Sets the [`limit`](Self::limit), such as
+    /// [`StoredDecision::denied_in_store`](crate::StoredDecision::denied_in_store).
+    ///
+    /// ```
+    /// # use portcullis_policy::About;
+    /// let _ = About::new().limit(&"5/m".parse()?);
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[must_use]
+    pub const fn limit(mut self, limit: &'a Limit) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// Sets when to [`retry`](Self::retry), such as
+    /// [`StoredDecision::retry`](crate::StoredDecision::retry).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::Retry;
+    /// # use portcullis_policy::About;
+    /// let _ = About::new().retry(Retry::After(Duration::from_secs(57)));
+    /// ```
+    #[must_use]
+    pub const fn retry(mut self, retry: Retry) -> Self {
+        self.retry = Some(retry);
         self
     }
 
@@ -239,9 +276,10 @@ impl DecisionLog {
                 tracing::enabled!(target: TARGET, Level::WARN)
             };
             if is_wanted && self.may_write(now, &mut decided) {
-                let denied_by = decision.denied_by();
+                let denied_by = about.limit.or_else(|| decision.denied_by());
                 decided.limit = denied_by.as_ref().map(|limit| limit as &dyn fmt::Display);
-                let wait = decision.retry().and_then(|retry| retry.wait_from(now));
+                let retry = about.retry.or_else(|| decision.retry());
+                let wait = retry.and_then(|retry| retry.wait_from(now));
                 decided.retry_after = wait.map(|wait| wait.as_secs_f64());
                 if about.shadow {
                     event!(Level::INFO, decided, "request would be denied");

@@ -4,8 +4,9 @@ use core::fmt::{self, Write};
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
-use portcullis_core::{Rate, Timestamp, TokenBucket};
-use portcullis_policy::{About, DecisionLog, Key, OnMissing, Policy, Request, Rule};
+use portcullis_core::{ManualClock, Rate, Retry, Timestamp, TokenBucket};
+use portcullis_counters::MemoryCounters;
+use portcullis_policy::{About, DecisionLog, Key, OnMissing, Policy, Request, Rule, Stores};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -99,6 +100,30 @@ fn a_denial_in_spite_of_which_the_request_passes_is_told_as_one() {
     };
     let expected = "message=request would be denied outcome=\"denied\" rule=\"all\" limit=0/s";
     assert!(text.starts_with(expected), "{text}");
+}
+
+#[test]
+fn what_only_a_store_knows_of_a_denial_is_told() {
+    let events = events(Level::WARN, || {
+        let store = MemoryCounters::new(100, ManualClock::new());
+        let rule = Rule::new("logins").limit("2/m".parse().unwrap());
+        let rule = rule.limit("0/h".parse().unwrap()).stored_in("shared");
+        let policy = Policy::new([rule]).unwrap();
+        let stores = Stores::new().with("shared", Arc::new(store));
+        let policy = policy.with_stores(stores).unwrap();
+        let (now, request) = (Timestamp::from_secs(1), Request::new("GET", "/"));
+        let asked = policy.decide_stored(ManualClock::new(), &request);
+        let decision = futures_executor::block_on(asked).unwrap();
+        let about = About::new()
+            .limit(decision.denied_in_store().unwrap())
+            .retry(Retry::After(Duration::from_secs(57)));
+        DecisionLog::new().record_at(now, &request, decision.decision(), about);
+    });
+    let [(Level::WARN, text)] = &events[..] else {
+        panic!("{events:?}");
+    };
+    assert!(text.contains("rule=\"logins\" limit=0/h "), "{text}");
+    assert!(text.contains("retry_after_s=57.0"), "{text}");
 }
 
 #[test]

@@ -198,7 +198,8 @@ impl Counts {
                 of.shadows[index].fetch_add(1, Relaxed);
             }
         }
-        let about = About::new().shadow(self.is_shadow);
+        let mut about = About::new().shadow(self.is_shadow);
+        (about.limit, about.retry) = (seen.limit_in_store, seen.retry);
         self.log
             .record_at(seen.now, seen.request, seen.decision, about);
     }

@@ -164,6 +164,14 @@ fn a_denial_by_any_limit_leaves_the_others_as_they_were_also_in_redis_and_withou
     // Redis denies, one after another and many at once: the key and the service are as before.
     let is_denied = || ask(login, "192.0.2.7", Some("a")).status == 429;
     assert!((0..5).all(|_| is_denied()));
+    let event = program.event("request denied");
+    assert_eq!(
+        (&event["rule"], &event["limit"]),
+        (&"logins".into(), &"3/d".into())
+    );
+    let (third, retry) = (86_400.0 / 3.0, event["retry_after_s"].as_f64());
+    let is_right = |retry: f64| (third - 60.0..=third).contains(&retry);
+    assert!(retry.is_some_and(is_right), "{event}");
     std::thread::scope(|scope| {
         let many: Vec<_> = (0..16).map(|_| scope.spawn(is_denied)).collect();
         assert!(many.into_iter().all(|one| one.join().expect("it is asked")));

@@ -132,6 +132,13 @@ impl InStore {
         None
     }
 
+    /// The limit that denied.
+    pub(crate) fn limit_denied<'p>(&self, policy: &'p Policy) -> Option<&'p Limit> {
+        let (rule, nth) = self.denied_by(policy)?;
+        let (_, instead) = self.rules.iter().find(|(own, _)| *own == rule)?;
+        policy.rules[rule as usize].limits_of(*instead).get(nth)
+    }
+
     /// Whether the limits of a rule were those of one of its overrides.
     #[cfg(feature = "queue")]
     pub(crate) fn is_overridden(&self, rule: Option<usize>) -> bool {
@@ -381,6 +388,11 @@ impl<'p> StoredDecision<'p> {
         self.in_store
             .iter()
             .flat_map(|in_store| in_store.limits(policy))
+    }
+
+    /// Returns the limit of the store that denied. `None` if no store has denied.
+    pub fn denied_in_store(&self) -> Option<&'p Limit> {
+        self.in_store.as_ref()?.limit_denied(self.decision.policy)
     }
 
     /// Returns when to retry, after a denial by a limit: as [`Decision::retry`], or from a store,

@@ -16,6 +16,7 @@ use portcullis_core::Retry;
 use super::Acquiring;
 use portcullis_counters::{StoreDecision, StoreError};
 
+use crate::limit::Limit;
 use crate::policy::owned::OwnedDecision;
 use crate::policy::stored::{Asked, InStore, StoredLimit};
 use crate::policy::{Decision, Policy};
@@ -208,6 +209,13 @@ impl<P: Deref<Target = Policy>> OwnedStoredDecision<P> {
         self.in_store
             .iter()
             .flat_map(|in_store| in_store.limits(policy))
+    }
+
+    /// Returns the limit of the store that denied: as
+    /// [`StoredDecision::denied_in_store`](crate::StoredDecision::denied_in_store).
+    pub fn denied_in_store(&self) -> Option<&Limit> {
+        let policy = self.decision.policy();
+        self.in_store.as_ref()?.limit_denied(policy)
     }
 
     /// Returns when to retry, after a denial by a limit: as

@@ -11,10 +11,10 @@ mod waiting;
 use core::ops::Deref;
 use std::sync::Arc;
 
-use portcullis_core::{Clock, Timestamp};
+use portcullis_core::{Clock, Retry, Timestamp};
 #[cfg(feature = "live")]
 use portcullis_policy::LivePolicy;
-use portcullis_policy::{Decision, Kind, OwnedDecision, OwnedHold, Policy, Request};
+use portcullis_policy::{Decision, Kind, Limit, OwnedDecision, OwnedHold, Policy, Request};
 
 pub(crate) use self::finder::Finder;
 pub use self::finder::UnknownEndpoint;
@@ -63,6 +63,11 @@ pub struct Watched<'d> {
     pub decision: &'d Decision<'d>,
     /// What was decided.
     pub request: &'d Request<'d>,
+    /// The limit that denied, if it is one of a counter store. The decision has none of these.
+    pub limit_in_store: Option<&'d Limit>,
+    /// When to retry, if a counter store has denied, or the request has waited: then the decision
+    /// does not know.
+    pub retry: Option<Retry>,
 }
 
 /// Judges requests by a [`LivePolicy`], which may change at any time. Needs the feature `live`.
@@ -208,6 +213,7 @@ impl<P: PolicyHandle> ByPolicy<P> {
         policy: &Policy,
         decision: &Decision<'_>,
         request: &Request<'_>,
+        (limit_in_store, retry): (Option<&Limit>, Option<Retry>),
     ) {
         if let Some(watch) = &self.watch {
             watch(&Watched {
@@ -215,6 +221,8 @@ impl<P: PolicyHandle> ByPolicy<P> {
                 policy,
                 decision,
                 request,
+                limit_in_store,
+                retry,
             });
         }
     }
@@ -322,7 +330,7 @@ impl<P: PolicyHandle> Decide for ByPolicy<P> {
             |request| match taking {
                 Taking::ForGood => {
                     let decision = told(policy, now, self.kind, request, notes.as_deref_mut());
-                    self.tell(now, policy, &decision, request);
+                    self.tell(now, policy, &decision, request, (None, None));
                     if let Some(notes) = notes {
                         self.measure(policy, &decision, notes);
                     }
@@ -335,7 +343,7 @@ impl<P: PolicyHandle> Decide for ByPolicy<P> {
                 }
                 Taking::Returnable => {
                     let hold = policy.hold_at(now, request);
-                    self.tell(now, policy, &hold, request);
+                    self.tell(now, policy, &hold, request, (None, None));
                     if let Some(notes) = notes {
                         notes.present(self.kind, now, &hold);
                         self.measure(policy, &hold, notes);

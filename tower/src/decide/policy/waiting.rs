@@ -95,7 +95,7 @@ impl<P: PolicyHandle> DecideOrWait for ByPolicy<P> {
         head.with_request(self.kind, self.finder.as_ref(), cost, |request| {
             let decision = self.ask(policy, request, asked).map_err(Turned::Waits)?;
             let now = policy.now();
-            self.tell(now, policy, &decision, request);
+            self.tell(now, policy, &decision, request, (None, None));
             asked.notes.present(self.kind, now, &decision);
             self.measure(policy, &decision, &mut asked.notes);
             if !decision.is_allowed() {
@@ -114,18 +114,19 @@ impl<P: PolicyHandle> DecideOrWait for ByPolicy<P> {
         asked: &mut Asked,
     ) -> Result<Option<Self::Permits>, Denial> {
         let now;
-        let (decision, is_overridden, when) = match ended {
+        let (decision, is_overridden, when, limit) = match ended {
             Ended::Queued(queued) => {
                 now = queued.policy().now();
                 queued.with(|decision| asked.notes.present(asked.kind, now, decision));
                 let when = queued.retry();
-                (queued.into_decision(), false, when)
+                (queued.into_decision(), false, when, None)
             }
             Ended::Answered(Ok(stored)) => {
                 now = stored.policy().now();
                 asked.note_stored(now, &stored);
                 let (is_overridden, when) = (stored.is_overridden_in_store(), stored.retry());
-                (stored.into_decision(), is_overridden, when)
+                let limit = stored.denied_in_store().cloned();
+                (stored.into_decision(), is_overridden, when, limit)
             }
             Ended::Answered(Err(_)) => {
                 let now = self.policy.load().now();
@@ -134,9 +135,10 @@ impl<P: PolicyHandle> DecideOrWait for ByPolicy<P> {
         };
         // The policy that decided, which may no longer be in force.
         let policy: &Policy = decision.policy();
+        let when = retry(&decision, when);
         let denied = decision.with(|decision| {
             head.with_request(asked.kind, self.finder.as_ref(), cost, |request| {
-                self.tell(now, policy, decision, request);
+                self.tell(now, policy, decision, request, (limit.as_ref(), when));
             });
             #[cfg(feature = "metrics")]
             asked.notes.measure(|| {
@@ -150,7 +152,7 @@ impl<P: PolicyHandle> DecideOrWait for ByPolicy<P> {
         let Some(mut denial) = denied else {
             return Ok(kept(decision));
         };
-        if let Some(retry) = retry(&decision, when) {
+        if let Some(retry) = when {
             denial.retry = retry;
         }
         Err(denial)
