@@ -20,6 +20,7 @@ use core::time::Duration;
 use core::{mem, ptr};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::SystemTime;
 
 use http::StatusCode;
 use portcullis_policy::{
@@ -70,7 +71,16 @@ pub(crate) struct Counts {
     malformed: AtomicU64,
     untrusted: AtomicU64,
     reloads: [AtomicU64; 2],
+    refused_file: Mutex<Option<RefusedFile>>,
     connections: AtomicU64,
+}
+
+/// Why the policy file is not in force.
+#[derive(Clone, Debug)]
+pub(crate) struct RefusedFile {
+    /// Since when, whatever is wrong by now.
+    pub(crate) since: SystemTime,
+    pub(crate) why: String,
 }
 
 #[derive(Default)]
@@ -182,6 +192,7 @@ impl Counts {
             malformed: AtomicU64::new(0),
             untrusted: AtomicU64::new(0),
             reloads: [const { AtomicU64::new(0) }; 2],
+            refused_file: Mutex::new(None),
             connections: AtomicU64::new(0),
         }
     }
@@ -247,6 +258,23 @@ impl Counts {
 
     pub(crate) fn reloaded(&self, is_changed: bool) {
         self.reloads[usize::from(is_changed)].fetch_add(1, Relaxed);
+    }
+
+    /// Notes why the file is refused, or that it is not.
+    pub(crate) fn file_is_refused(&self, why: Option<&str>) {
+        let refused = self.refused_file.lock();
+        let mut refused = refused.unwrap_or_else(PoisonError::into_inner);
+        let since = |before: &RefusedFile| before.since;
+        *refused = why.map(|why| RefusedFile {
+            since: refused.as_ref().map_or_else(SystemTime::now, since),
+            why: why.to_owned(),
+        });
+    }
+
+    /// Why the file is refused, if it is.
+    pub(crate) fn refused_file(&self) -> Option<RefusedFile> {
+        let refused = self.refused_file.lock();
+        refused.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Counts a connection until the result is dropped.

@@ -159,6 +159,13 @@ fn of_program(text: &mut Text, counts: &Counts, stores: &[StoreState]) {
     for (result, count) in ["refused", "in_force"].into_iter().zip(counts.reloads()) {
         text.sample(name, &[("result", result)], count);
     }
+    let name = "portcullis_policy_file_refused";
+    text.metric(
+        name,
+        "gauge",
+        "Whether the policy file is refused, so that the policy before is in force.",
+    );
+    text.sample(name, &[], u8::from(counts.refused_file().is_some()));
     let name = "portcullis_policy_table_bytes";
     text.metric(name, "gauge", "The memory of the tables of all rules.");
     text.sample(name, &[], counts.live().load().table_bytes());

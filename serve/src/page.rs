@@ -6,11 +6,12 @@
 use core::fmt::{self, Display, Write as _};
 use core::net::IpAddr;
 use core::sync::atomic::Ordering::Relaxed;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use portcullis_core::Timestamp;
 use portcullis_policy::{Considered, Explained, Policy, Request, Rule};
 
-use crate::counts::{Answered, Counts, Denied};
+use crate::counts::{Answered, Counts, Denied, RefusedFile};
 use crate::stores::StoreState;
 
 pub(crate) const STYLE: &str = include_str!("page/page.css");
@@ -42,6 +43,18 @@ impl<T: Display> Display for Escaped<T> {
             }
         }
         Ok(())
+    }
+}
+
+/// A time, as the log has it.
+struct TimeOfDay(SystemTime);
+
+impl Display for TimeOfDay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since_epoch = self.0.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let second = since_epoch.as_secs() % 86_400;
+        let (hour, minute) = (second / 3_600, second / 60 % 60);
+        write!(f, "{hour:02}:{minute:02}:{:02} UTC", second % 60)
     }
 }
 
@@ -99,7 +112,15 @@ pub(crate) fn live(counts: &Counts, stores: &[StoreState]) -> String {
             );
         }
     }
-    html.push_str("</p>\n<h2>Rules</h2>\n");
+    html.push_str("</p>\n");
+    if let Some(RefusedFile { since, why }) = counts.refused_file() {
+        let (since, why) = (TimeOfDay(since), Escaped(why));
+        let _ = writeln!(
+            html,
+            "<p class=\"bad\">The file is refused since {since}: {why}</p>"
+        );
+    }
+    html.push_str("<h2>Rules</h2>\n");
     let pair = |name: &str| format!("<th class=\"n\">{name}</th><th class=\"n\">per second</th>");
     let pairs = ["allowed", "denied", IN_SHADOW].map(pair).concat();
     let heads = format!("<th>rule</th><th>limits</th>{pairs}");
@@ -330,6 +351,12 @@ fn says(considered: &Considered<'_>, now: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_of_day_has_hours_minutes_and_seconds() {
+        let time = UNIX_EPOCH + core::time::Duration::from_secs(3 * 86_400 + 7 * 3_600 + 65);
+        assert_eq!(TimeOfDay(time).to_string(), "07:01:05 UTC");
+    }
 
     #[test]
     fn text_cannot_become_markup() {

@@ -148,10 +148,15 @@ fn look(file: &mut Enforced, settings: &Settings, counts: &Arc<Counts>, reported
     let live = counts.live();
     let now = live.load().now();
     match live.refresh_at(now, file) {
+        Ok(None) if file.file.is_in_force() => {
+            reported.clear();
+            counts.file_is_refused(None);
+        }
         Ok(None) => {}
         Ok(Some(change)) => {
             reported.clear();
             counts.reloaded(true);
+            counts.file_is_refused(None);
             tell(&change);
             file.warn(&live.load());
             if file.settings.as_ref() != Some(settings) {
@@ -163,6 +168,7 @@ fn look(file: &mut Enforced, settings: &Settings, counts: &Arc<Counts>, reported
             // A file that cannot be read is an error each time.
             if error != *reported {
                 counts.reloaded(false);
+                counts.file_is_refused(Some(&error));
                 tracing::error!("the policy before stays in force: {error}");
                 *reported = error;
             }

@@ -8,7 +8,7 @@ mod program;
 use std::os::unix::fs::symlink;
 
 use client::ask;
-use program::{Program, command, folder};
+use program::{Program, command, folder, until};
 
 fn policy(limit: &str) -> String {
     format!("[[rules]]\nname = 'all'\nkey = ['address']\nlimits = ['{limit}']\n")
@@ -80,6 +80,43 @@ fn a_file_that_is_not_valid_changes_nothing_and_is_reported_once() {
     assert_eq!(check(&program), 200);
     let refused = "portcullis_policy_reloads_total{result=\"refused\"} 6\n";
     assert!(program.metrics().contains(refused));
+}
+
+#[test]
+fn a_file_that_is_refused_is_shown_until_a_valid_one_is_read() {
+    let program = Program::start("shown", &policy("1/d"), &[]);
+    let is_shown = |is: bool| {
+        let page = ask(program.admin, "GET /live", &[("Host", "localhost")]).body;
+        let line = page
+            .lines()
+            .find(|line| line.contains("The file is refused"));
+        let refused = format!("portcullis_policy_file_refused {}\n", u8::from(is));
+        (line.is_some() == is && program.metrics().contains(&refused))
+            .then(|| line.unwrap_or_default().to_owned())
+    };
+    assert!(is_shown(false).is_some());
+    program.write(&policy("many"));
+    until(|| is_shown(true).is_some());
+    let line = is_shown(true).unwrap();
+    assert!(line.contains("policy.toml:4:"), "{line}");
+    let since = |line: &str| line.split_once(" UTC: ").unwrap().0.to_owned();
+    // Another one that is not valid, a second later: since when is as before.
+    program.event("the policy before stays in force");
+    std::thread::sleep(core::time::Duration::from_millis(1_100));
+    program.write(&format!("\n{}", policy("more")));
+    program.event("the policy before stays in force");
+    until(|| is_shown(true).is_some_and(|line| line.contains("policy.toml:5:")));
+    assert_eq!(since(&is_shown(true).unwrap()), since(&line));
+    // The file from before is no change, and it is in force.
+    program.write(&policy("1/d"));
+    until(|| is_shown(false).is_some());
+    // The same mistake is told again.
+    program.write(&policy("many"));
+    program.event("the policy before stays in force");
+    until(|| is_shown(true).is_some());
+    program.write(&policy("2/d"));
+    program.event("a policy is in force");
+    until(|| is_shown(false).is_some());
 }
 
 #[test]

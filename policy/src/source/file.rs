@@ -125,6 +125,18 @@ impl FileSource {
         &self.path
     }
 
+    /// Returns whether the file had the content that is in force when [`load`](RuleSource::load)
+    /// last read it. Not while its content is refused, or new and not yet read a second time.
+    ///
+    /// ```
+    /// # use portcullis_policy::FileSource;
+    /// assert!(FileSource::new("policy.toml").is_in_force());
+    /// ```
+    #[must_use]
+    pub fn is_in_force(&self) -> bool {
+        self.seen.is_none()
+    }
+
     fn read(&self, content: Vec<u8>) -> Result<Policy, Problem> {
         let text = String::from_utf8(content).map_err(|_| Problem::NotText)?;
         let policy = match self.path.extension().and_then(OsStr::to_str) {
