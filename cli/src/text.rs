@@ -87,6 +87,12 @@ pub(crate) fn percent(part: u64, whole: u64) -> f64 {
     }
 }
 
+/// Formats `part` of `whole` in percent, with a decimal if it is not 0: `40 %`, `1.5 %`.
+pub(crate) fn share(part: u64, whole: u64) -> String {
+    let share = format!("{:.1}", percent(part, whole));
+    format!("{} %", share.strip_suffix(".0").unwrap_or(&share))
+}
+
 /// Formats a second since the Unix epoch for people, in UTC.
 pub(crate) fn moment(seconds: u64) -> String {
     let timestamp = i64::try_from(seconds)

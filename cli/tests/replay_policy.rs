@@ -656,9 +656,10 @@ fn recommended_limits_are_those_that_the_clients_need_who_do_not_guess_passwords
     let json = replay(log.path(), policy.path(), &["--recommend", "1%"]);
     let found = &json["rules"][0]["recommended"];
     assert_eq!(found["limits"], serde_json::json!(["4/m"]));
-    let left_out = serde_json::json!([
-        { "key": "203.0.113.9", "requests": 97, "minute": 60 }
-    ]);
+    let left_out = serde_json::json!([{
+        "key": "203.0.113.9", "requests": 97, "minute": 60, "hour": 97, "day": 97,
+        "sign": "minute", "passes": 8
+    }]);
     assert_eq!(found["left_out"], left_out);
     let counts = ["asked", "denied", "keys", "denied_keys"].map(|name| &found[name]);
     assert_eq!(counts, [146, 0, 59, 0]);
@@ -693,7 +694,9 @@ fn recommended_limits_are_those_that_the_clients_need_who_do_not_guess_passwords
     let summary = text(&output.stdout);
     for expected in [
         "logins: 5/m -> 4/m, which denies 0 of 59 keys (0.00 %), 0 of 146 requests (0.00 %)",
-        "left out, as it looks like abuse: 203.0.113.9: 97 requests, up to 60 in a minute",
+        "set by 14 keys, such as 192.0.2.11 (4 requests, 1.6 % of the rule)",
+        "left out, as it looks like abuse: 203.0.113.9: 97 requests, up to 60 in a minute; still \
+         passes 8 of its 97 requests",
         "every other key has at most 4 in a minute; --all-keys counts all",
         "at most 1 % of the keys of their rule",
     ] {
@@ -702,6 +705,102 @@ fn recommended_limits_are_those_that_the_clients_need_who_do_not_guess_passwords
             "{expected:?} is missing in\n{summary}"
         );
     }
+}
+
+/// A log of logins of 60 clients. 59 of them log in 20 times, up to three times in a minute and
+/// five times in an hour. One sends 800 requests, 40 % of all, at this interval in seconds.
+fn logins_with_one_slow_guesser(every: u64) -> Vec<u8> {
+    let mut lines: Vec<_> = (0..800)
+        .map(|at| (at * every, "198.51.100.66".to_owned()))
+        .collect();
+    for client in 0..59 {
+        for at in 0..20 {
+            let second = at / 5 * 20_000 + at % 5 / 3 * 1_200 + at % 5 % 3 * 10 + client * 7;
+            lines.push((second, format!("192.0.2.{client}")));
+        }
+    }
+    let others = lines.split_off(800);
+    // 1,180 logins, and 20 more of clients that have logged in before.
+    lines.extend((0..20).map(|at| (75_000 + at, format!("192.0.2.{at}"))));
+    lines.extend(others);
+    lines.sort();
+    let mut log = String::new();
+    for (time, address) in lines {
+        let (hour, minute, second) = (time / 3_600, time / 60 % 60, time % 60);
+        let _ = writeln!(
+            log,
+            "{address} - - [01/Mar/2024:{hour:02}:{minute:02}:{second:02} +0000] \
+             \"POST /login HTTP/1.1\" 200 1"
+        );
+    }
+    log.into_bytes()
+}
+
+/// Replays these logins with these limits, with a proposal.
+fn proposed(name: &str, log: &[u8], limits: &str, more: &[&str]) -> (String, Value) {
+    let log = Scratch::new(&format!("{name}.log"), log);
+    let rule = "[[rules]]\nname = 'logins'\npaths = ['/login']\nkey = ['address']\n";
+    let policy = format!("{rule}limits = {limits}\n");
+    let policy = Scratch::new(&format!("{name}.toml"), policy.as_bytes());
+    let args = [&["--recommend", "1%"], more].concat();
+    let of_text = [&["replay", log.path(), "--policy", policy.path()], &*args].concat();
+    let summary = portcullis(&of_text).output().unwrap().stdout;
+    let mut json = replay(log.path(), policy.path(), &args);
+    (text(&summary), json["rules"][0]["recommended"].take())
+}
+
+/// It stays under 10 a minute, and is seen by its hours: at 8 a minute, and at 33 an hour.
+#[test]
+fn a_client_that_guesses_slowly_does_not_set_the_limits() {
+    for (every, why) in [(7, "up to 515 in an hour"), (108, "up to 34 in an hour")] {
+        let log = logins_with_one_slow_guesser(every);
+        for limits in ["['5/m']", "['5/m', '30/h']"] {
+            let name = format!("slow{every}-{}", limits.len());
+            let (summary, found) = proposed(&name, &log, limits, &[]);
+            let left_out = &found["left_out"];
+            assert_eq!(left_out.as_array().unwrap().len(), 1);
+            assert_eq!(left_out[0]["key"], "198.51.100.66");
+            assert_eq!(left_out[0]["sign"], "hour");
+            assert_eq!(found["requests"], 2_000);
+            assert_eq!(found["denied"], 0);
+            // Others need 3 in a minute.
+            let first = found["limits"][0].as_str().unwrap();
+            assert!(["2/m", "3/m"].contains(&first), "{first}");
+            let passes = left_out[0]["passes"].as_u64().unwrap();
+            let expected = format!(
+                "left out, as it looks like abuse: 198.51.100.66: 800 requests, {why}; still \
+                 passes {passes} of its 800 requests\n"
+            );
+            assert!(summary.contains(&expected), "{expected}{summary}");
+            let hint = "an hourly limit beside it helps: every other key has at most";
+            assert_eq!(summary.contains(hint), limits == "['5/m']", "{summary}");
+            assert!(summary.contains("    set by "), "{summary}");
+        }
+    }
+}
+
+/// With --all-keys, the client that guesses is the one that sets the limit.
+#[test]
+fn the_key_that_sets_the_limits_is_named_with_the_limits_without_it() {
+    let log = logins_with_one_slow_guesser(7);
+    let page = Scratch::new("set-by.html", b"");
+    let more = ["--all-keys", "--html", page.path()];
+    let (summary, found) = proposed("set-by", &log, "['5/m']", &more);
+    assert_eq!(found["left_out"], serde_json::json!([]));
+    let set_by = &found["set_by"];
+    assert_eq!(
+        (&set_by["key"], &set_by["requests"], &set_by["keys"]),
+        (&"198.51.100.66".into(), &800.into(), &1.into())
+    );
+    // The limit without it is the one that is found when it is left out.
+    let (_, others) = proposed("set-by-others", &log, "['5/m']", &[]);
+    assert_eq!(set_by["without"], others["limits"]);
+    let without = others["limits"][0].as_str().unwrap();
+    let expected =
+        format!("set by 198.51.100.66 (800 requests, 40 % of the rule); without it {without}");
+    assert!(summary.contains(&expected), "{expected}{summary}");
+    let page = std::fs::read_to_string(page.path()).unwrap();
+    assert!(page.contains(&format!("<li>{expected}</li>")), "{page}");
 }
 
 #[test]

@@ -43,6 +43,11 @@ pub(crate) struct OfRule {
 }
 
 impl OfRule {
+    /// Returns the keys.
+    pub(crate) fn clients(&self) -> Vec<(&str, &Client)> {
+        self.keys.iter().map(|(key, of)| (&**key, of)).collect()
+    }
+
     /// Returns a part of the key that no request had.
     pub(crate) fn missing_part(&self) -> Option<&str> {
         let missing = self.parts.iter().find(|(_, is_present)| !is_present);

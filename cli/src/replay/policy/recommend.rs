@@ -20,6 +20,10 @@
 //! denies more. A larger limit usually denies less, and then `high` is the smallest. With a
 //! penalty, a wait or costs of several permits it may deny more, and there may be a smaller one.
 //!
+//! **Which key sets it.** The keys that `low` denies and `high` does not. Any of them may be abuse
+//! that no sign shows, so the one with the most requests is named. If `low` denies little enough
+//! without that key, a second search finds the limits without it, below `low`.
+//!
 //! **Rules do not disturb each other.** Which rule decides a request does not depend on the limits,
 //! within one kind. So the rules of one kind are searched in the same replays. A request that one
 //! kind denies is not asked of the next, so each kind is searched with the present limits of the
@@ -27,7 +31,7 @@
 
 use core::cmp::Reverse;
 use core::str::FromStr;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use clap::ValueEnum;
@@ -40,7 +44,7 @@ use super::kinds::KINDS;
 use super::{is_file, parsing};
 use crate::failure::Failure;
 use crate::replay::judge::Clock;
-use crate::replay::needs::{apart, percentiles};
+use crate::replay::needs::{Need, apart, percentiles, total};
 use crate::replay::{Pass, input};
 
 /// A share of requests, in millionths.
@@ -127,6 +131,21 @@ pub(crate) struct Proposal {
     pub(crate) needs: Option<Needs>,
     /// The keys that look like abuse, the greediest first.
     pub(crate) left_out: Vec<LeftOut>,
+    /// Why the limits are not smaller. `None` if there are no smaller ones.
+    pub(crate) set_by: Option<SetBy>,
+    /// The requests of all keys of the rule.
+    pub(crate) requests: u64,
+}
+
+/// The key that sets a proposal.
+#[derive(Clone, Debug)]
+pub(crate) struct SetBy {
+    pub(crate) key: String,
+    pub(crate) requests: u64,
+    /// The number of keys that need these limits.
+    pub(crate) keys: u64,
+    /// The limits without this key, if they are smaller.
+    pub(crate) without: Option<Vec<Limit>>,
 }
 
 /// The limits for one rule.
@@ -147,50 +166,66 @@ pub(crate) enum Recommended {
 pub(crate) struct LeftOut {
     pub(crate) key: String,
     pub(crate) requests: u64,
-    /// What it needs in a minute, in permits.
+    /// What it needs in a minute, an hour and a day, in permits.
     pub(crate) minute: u64,
+    pub(crate) hour: u64,
+    pub(crate) day: u64,
+    /// By what it looks like abuse.
+    pub(crate) sign: &'static str,
+    /// The same for people.
+    #[serde(skip)]
+    pub(crate) why: String,
+    /// Its requests that the proposal allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) passes: Option<u64>,
 }
 
-/// What keys need in a minute and in a second: percentiles, see [`percentiles`].
+/// What keys need in spans of time: percentiles, see [`percentiles`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Needs {
     pub(crate) keys: usize,
-    pub(crate) minute: [u64; 5],
     pub(crate) second: [u64; 5],
+    pub(crate) minute: [u64; 5],
+    pub(crate) hour: [u64; 5],
+    pub(crate) day: [u64; 5],
 }
 
 /// The keys of a rule that look like abuse, the greediest first.
-pub(crate) fn left_out(of_rule: &OfRule) -> Vec<LeftOut> {
-    let keys = of_rule.keys.iter();
-    let mut keys: Vec<_> = keys
-        .map(|(key, client)| (Reverse(client.need.minute), key, client))
-        .collect();
-    keys.sort_unstable_by_key(|&(need, key, _)| (need, key));
-    let needs: Vec<_> = keys.iter().map(|(Reverse(need), ..)| *need).collect();
-    keys.truncate(apart(&needs));
-    let keys = keys
-        .into_iter()
-        .map(|(Reverse(minute), key, client)| LeftOut {
-            key: key.to_string(),
+fn left_out(of_rule: &OfRule) -> Vec<LeftOut> {
+    let clients = of_rule.clients();
+    let total = total(&clients);
+    let greedy = apart(&clients).into_iter().map(|(at, sign)| {
+        let (key, client) = clients[at];
+        LeftOut {
+            key: key.into(),
             requests: client.tally.sum(),
-            minute,
-        });
-    keys.collect()
+            minute: client.need.minute,
+            hour: client.need.hour,
+            day: client.need.day,
+            sign: sign.name(),
+            why: sign.text(client, total),
+            passes: None,
+        }
+    });
+    greedy.collect()
 }
 
 /// What the keys of a rule need, except those that are left out. `None` without any.
 fn needs(of_rule: &OfRule, left_out: &HashSet<Box<str>>) -> Option<Needs> {
     let counted = of_rule.keys.iter();
     let counted = counted.filter(|(key, _)| !left_out.contains(*key));
-    let (mut minute, mut second): (Vec<_>, Vec<_>) = counted
-        .map(|(_, client)| (client.need.minute, client.need.second))
-        .unzip();
-    minute.sort_unstable();
-    second.sort_unstable();
-    (!minute.is_empty()).then(|| Needs {
-        keys: minute.len(),
-        minute: percentiles(&minute),
-        second: percentiles(&second),
+    let counted: Vec<_> = counted.map(|(_, client)| &client.need).collect();
+    let of = |need: fn(&Need) -> u64| {
+        let mut needs: Vec<_> = counted.iter().map(|of| need(of)).collect();
+        needs.sort_unstable();
+        percentiles(&needs)
+    };
+    (!counted.is_empty()).then(|| Needs {
+        keys: counted.len(),
+        second: of(|need| need.second),
+        minute: of(|need| need.minute),
+        hour: of(|need| need.hour),
+        day: of(|need| need.day),
     })
 }
 
@@ -217,10 +252,40 @@ struct Search {
     left_out: HashSet<Box<str>>,
     /// The count of the largest limit of the rule as it is.
     present: u64,
-    low: u64,
-    high: Option<(u64, Counts)>,
+    low: Option<Replayed>,
+    high: Option<Replayed>,
     /// The count to replay next. `None` at the end.
     next: Option<u64>,
+}
+
+/// What a count decides.
+#[derive(Clone)]
+struct Replayed {
+    count: u64,
+    counts: Counts,
+    /// The keys that count and are denied, each with its denied requests.
+    denied: HashMap<Box<str>, u64>,
+    /// The allowed requests of each key that is left out.
+    passes: HashMap<Box<str>, u64>,
+}
+
+impl Replayed {
+    fn new(count: u64, of_rule: &OfRule, left_out: &HashSet<Box<str>>) -> Self {
+        let keys = of_rule.keys.iter();
+        let denied = keys.filter(|(key, of)| of.tally.denied > 0 && !left_out.contains(*key));
+        let passes = left_out.iter().filter_map(|key| {
+            let client = of_rule.keys.get(key)?;
+            Some((key.clone(), client.tally.allowed))
+        });
+        Self {
+            count,
+            counts: Counts::new(of_rule, left_out),
+            denied: denied
+                .map(|(key, client)| (key.clone(), client.tally.denied))
+                .collect(),
+            passes: passes.collect(),
+        }
+    }
 }
 
 impl Search {
@@ -235,20 +300,19 @@ impl Search {
             .iter()
             .filter(|limit| limit.period().is_some());
         let present = periods.map(Limit::count).max().unwrap_or(0);
-        let counts = Counts::new(of_rule, &left_out);
         let mut this = Self {
             kind: rule.kind(),
             share,
             left_out,
             present,
-            low: 0,
+            low: None,
             high: None,
             next: None,
         };
-        let is_asked = counts.asked > 0 && of_rule.missing_part().is_none();
+        let replayed = Replayed::new(present, of_rule, &this.left_out);
+        let is_asked = replayed.counts.asked > 0 && of_rule.missing_part().is_none();
         if present > 0 && is_asked && rule.is_enabled() {
-            this.next = Some(present);
-            this.learn(counts);
+            this.learn(replayed);
         }
         this
     }
@@ -263,35 +327,98 @@ impl Search {
 
     /// Returns the limits that were found for `rule`.
     fn result(&self, rule: &Rule) -> Recommended {
-        match self.high {
-            Some((count, counts)) => {
-                // A log does not tell how many requests are under way at once.
-                let scaled = |limit: &Limit| match limit.period() {
-                    Some(_) => limit.clone().scaled(count, self.present),
-                    None => limit.clone(),
-                };
-                Recommended::Limits(rule.limits().iter().map(scaled).collect(), counts)
-            }
-            None if self.low > 0 => Recommended::Impossible,
-            None => Recommended::Nothing,
+        match (&self.high, &self.low) {
+            (Some(high), _) => Recommended::Limits(self.scaled(rule, high.count), high.counts),
+            (None, Some(_)) => Recommended::Impossible,
+            (None, None) => Recommended::Nothing,
         }
     }
 
-    /// Learns what the next count decides, and chooses another.
-    fn learn(&mut self, counts: Counts) {
-        let Some(count) = self.next else {
-            return;
+    /// Returns the limits of `rule` of which the largest has this count.
+    fn scaled(&self, rule: &Rule, count: u64) -> Vec<Limit> {
+        // A log does not tell how many requests are under way at once.
+        let scaled = |limit: &Limit| match limit.period() {
+            Some(_) => limit.clone().scaled(count, self.present),
+            None => limit.clone(),
         };
-        if self.covers(counts) {
-            self.high = Some((count, counts));
+        rule.limits().iter().map(scaled).collect()
+    }
+
+    /// Learns what a count decides, and chooses the next.
+    fn learn(&mut self, replayed: Replayed) {
+        let count = replayed.count;
+        if self.covers(replayed.counts) {
+            self.high = Some(replayed);
         } else {
-            self.low = count;
+            self.low = Some(replayed);
         }
-        self.next = match self.high {
+        self.next = match &self.high {
             None => count.checked_mul(2),
-            Some((high, _)) if high - self.low > 1 => Some(self.low + (high - self.low) / 2),
-            Some(_) => None,
+            Some(high) => self.between(high.count),
         };
+    }
+
+    /// The middle of `low` and `high`, if there is a count between them.
+    fn between(&self, high: u64) -> Option<u64> {
+        let low = self.low.as_ref().map_or(0, |low| low.count);
+        (high - low > 1).then(|| low + (high - low) / 2)
+    }
+
+    /// A search for the same rule that has found nothing.
+    fn ended(&self) -> Self {
+        Self {
+            left_out: HashSet::new(),
+            low: None,
+            high: None,
+            next: None,
+            ..*self
+        }
+    }
+
+    /// Returns the key that sets the result, and the search for the limits without it if they may
+    /// be smaller. `None` without a smaller count that has been replayed.
+    fn set_by(&self, of_rule: &OfRule) -> Option<(SetBy, Option<Self>)> {
+        let (Some(low), Some(high)) = (&self.low, &self.high) else {
+            return None;
+        };
+        let keys = low.denied.iter().filter_map(|(key, denied)| {
+            let before = high.denied.get(key).copied().unwrap_or(0);
+            let sets = match self.share.1 {
+                ShareOf::Keys => before == 0,
+                ShareOf::Requests => *denied > before,
+            };
+            let requests = of_rule.keys.get(key)?.tally.sum();
+            let more = denied.saturating_sub(before);
+            sets.then_some((requests, more, Reverse(key), *denied))
+        });
+        let keys: Vec<_> = keys.collect();
+        let &(requests, _, Reverse(key), denied) = match self.share.1 {
+            ShareOf::Keys => keys.iter().max(),
+            ShareOf::Requests => keys.iter().max_by_key(|of| (of.1, of.0, of.2)),
+        }?;
+        let set_by = SetBy {
+            key: key.to_string(),
+            requests,
+            keys: keys.len() as u64,
+            without: None,
+        };
+        let counts = Counts {
+            asked: low.counts.asked - requests,
+            denied: low.counts.denied - denied,
+            keys: low.counts.keys - 1,
+            denied_keys: low.counts.denied_keys - 1,
+        };
+        if counts.asked == 0 || !self.covers(counts) {
+            return Some((set_by, None));
+        }
+        let mut without = self.ended();
+        without.left_out = self.left_out.iter().chain([key]).cloned().collect();
+        without.next = without.between(low.count);
+        without.high = Some(Replayed {
+            counts,
+            ..low.clone()
+        });
+        Some((set_by, Some(without)))
     }
 }
 
@@ -309,32 +436,58 @@ pub(crate) fn search(
 ) -> Result<Vec<Proposal>, Failure> {
     let share = (share, args.recommend_by);
     let rules = policy.rules().zip(&clients.rules);
-    let (mut searches, greedy): (Vec<_>, Vec<_>) = rules
+    let (mut searches, mut proposals): (Vec<_>, Vec<_>) = rules
         .map(|(rule, of_rule)| {
-            let greedy = if args.all_keys {
+            let left_out = if args.all_keys {
                 Vec::new()
             } else {
                 left_out(of_rule)
             };
-            let keys = greedy.iter().map(|each| (*each.key).into()).collect();
-            (Search::new(rule, of_rule, share, keys), greedy)
+            let keys = left_out.iter().map(|each| (*each.key).into()).collect();
+            let proposal = Proposal {
+                result: Recommended::Nothing,
+                needs: needs(of_rule, &keys),
+                left_out,
+                set_by: None,
+                requests: total(&of_rule.clients()),
+            };
+            (Search::new(rule, of_rule, share, keys), proposal)
         })
         .unzip();
+    finish(args, policy, &mut searches)?;
+    // The searches without the keys that set the results.
+    let mut others = Vec::new();
+    let rules = policy.rules().zip(&clients.rules).zip(&searches);
+    for (((rule, of_rule), search), proposal) in rules.zip(&mut proposals) {
+        proposal.result = match of_rule.missing_part() {
+            Some(part) => Recommended::NoKey(part.into()),
+            None => search.result(rule),
+        };
+        for each in &mut proposal.left_out {
+            let high = search.high.as_ref();
+            each.passes = high.and_then(|high| high.passes.get(&*each.key).copied());
+        }
+        let (set_by, other) = search.set_by(of_rule).unzip();
+        proposal.set_by = set_by;
+        others.push(other.flatten().unwrap_or_else(|| search.ended()));
+    }
+    finish(args, policy, &mut others)?;
+    for ((rule, other), proposal) in policy.rules().zip(&others).zip(&mut proposals) {
+        if let (Some(set_by), Some(high)) = (&mut proposal.set_by, &other.high) {
+            set_by.without = Some(other.scaled(rule, high.count));
+        }
+    }
+    Ok(proposals)
+}
+
+/// Replays until all searches end.
+fn finish(args: &ReplayArgs, policy: &Policy, searches: &mut [Search]) -> Result<(), Failure> {
     while searches.iter().any(|search| search.next.is_some()) {
-        if !step(args, policy, &mut searches)? {
+        if !step(args, policy, searches)? {
             break;
         }
     }
-    let results = policy.rules().zip(&clients.rules).zip(searches).zip(greedy);
-    let results = results.map(|(((rule, of_rule), search), left_out)| Proposal {
-        needs: needs(of_rule, &search.left_out),
-        result: match of_rule.missing_part() {
-            Some(part) => Recommended::NoKey(part.into()),
-            None => search.result(rule),
-        },
-        left_out,
-    });
-    Ok(results.collect())
+    Ok(())
 }
 
 /// Replays the next count of each search. Returns `false` if there is none.
@@ -363,8 +516,8 @@ fn step(args: &ReplayArgs, policy: &Policy, searches: &mut [Search]) -> Result<b
     })?;
     for (kind, clients) in &trials {
         for (search, of_rule) in searches.iter_mut().zip(&clients.rules) {
-            if search.kind == *kind {
-                search.learn(Counts::new(of_rule, &search.left_out));
+            if let Some(count) = search.next.filter(|_| search.kind == *kind) {
+                search.learn(Replayed::new(count, of_rule, &search.left_out));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The result of a replay of a policy.
 
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -19,7 +20,7 @@ use crate::replay::policy::recommend::{
 };
 use crate::replay::policy::waiting::Waiting;
 use crate::replay::policy::{Activity, Trial};
-use crate::text::{counted, grouped, per_second, percent, speed, visible};
+use crate::text::{counted, grouped, per_second, percent, share, speed, visible};
 
 /// The result of a replay of a policy. The field names are those of the JSON object.
 #[derive(Debug, Serialize)]
@@ -131,11 +132,37 @@ struct OfSearch {
     /// A part of the key that no line has.
     #[serde(skip_serializing_if = "Option::is_none")]
     missing_key: Option<String>,
+    /// The requests of all keys.
+    requests: u64,
     /// Keys that look like abuse, and do not count.
     left_out: Vec<LeftOut>,
+    /// Why the limits are not smaller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    set_by: Option<OfSetter>,
+    /// Whether a limit has a period of an hour or more.
+    #[serde(skip)]
+    has_long: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     needs: Option<OfNeeds>,
 }
+
+/// The key that sets the limits.
+#[derive(Debug, Serialize)]
+struct OfSetter {
+    key: String,
+    requests: u64,
+    /// How many keys need these limits.
+    keys: u64,
+    /// The limits without the key; `None` if they are the same.
+    without: Option<Vec<String>>,
+}
+
+/// An hourly limit helps if one in so many requests of a key that looks like abuse passes, and the
+/// key needs twice as many in an hour as every other.
+const MUCH: u64 = 4;
+
+/// A period that is long enough to stop a key that is slow.
+const LONG: Duration = Duration::from_hours(1);
 
 /// The number of keys shown that do not count.
 const SHOWN_LEFT_OUT: usize = 10;
@@ -144,8 +171,10 @@ const SHOWN_LEFT_OUT: usize = 10;
 #[derive(Debug, Serialize)]
 struct OfNeeds {
     keys: usize,
-    minute: BTreeMap<String, u64>,
     second: BTreeMap<String, u64>,
+    minute: BTreeMap<String, u64>,
+    hour: BTreeMap<String, u64>,
+    day: BTreeMap<String, u64>,
 }
 
 impl OfNeeds {
@@ -156,54 +185,108 @@ impl OfNeeds {
         };
         Self {
             keys: needs.keys,
-            minute: named(needs.minute),
             second: named(needs.second),
+            minute: named(needs.minute),
+            hour: named(needs.hour),
+            day: named(needs.day),
         }
     }
 }
 
 impl OfSearch {
+    /// Appends the key that sets the limits to `lines`.
+    fn set_by_in(&self, lines: &mut Vec<String>) {
+        let Some(OfSetter {
+            key,
+            requests,
+            keys,
+            without,
+        }) = &self.set_by
+        else {
+            if self.limits.is_some() {
+                lines.push("set by no key: there is no smaller limit".into());
+            }
+            return;
+        };
+        let key = match &**key {
+            "" => "all requests".into(),
+            key => visible(key.as_bytes()),
+        };
+        let key = format!(
+            "{key} ({}, {} of the rule)",
+            counted(*requests, ("request", "requests")),
+            share(*requests, self.requests)
+        );
+        lines.push(match without {
+            Some(without) => format!("set by {key}; without it {}", without.join(", ")),
+            None if *keys > 1 => format!("set by {} keys, such as {key}", grouped(*keys)),
+            None => format!("set by {key}; without it the same"),
+        });
+    }
+
     /// Appends the keys that do not count to `lines`.
     fn left_out_in(&self, lines: &mut Vec<String>) {
         let shown_ones = self.left_out.iter().take(SHOWN_LEFT_OUT);
         lines.extend(shown_ones.map(|each| {
+            let requests = counted(each.requests, ("request", "requests"));
+            let passes = each.passes.map_or_else(String::new, |passes| {
+                let all = grouped(each.requests);
+                format!("; still passes {} of its {all} requests", grouped(passes))
+            });
             format!(
-                "left out, as it looks like abuse: {}: {}, up to {} in a minute",
+                "left out, as it looks like abuse: {}: {requests}, {}{passes}",
                 visible(each.key.as_bytes()),
-                counted(each.requests, ("request", "requests")),
-                grouped(each.minute)
+                each.why
             )
         }));
         if let Some(more) = self.left_out.len().checked_sub(SHOWN_LEFT_OUT + 1) {
             let more = counted(more as u64 + 1, ("more key", "more keys"));
             lines.push(format!("and {more}: see --json"));
         }
-        let most = self
-            .needs
-            .as_ref()
-            .and_then(|needs| needs.minute.get("p100"));
-        if let (Some(most), false) = (most, self.left_out.is_empty()) {
-            let most = grouped(*most);
+        let Some(needs) = self.needs.as_ref().filter(|_| !self.left_out.is_empty()) else {
+            return;
+        };
+        let most = |of: &BTreeMap<String, u64>| grouped(of.get("p100").copied().unwrap_or(0));
+        let minute = most(&needs.minute);
+        lines.push(format!(
+            "every other key has at most {minute} in a minute; --all-keys counts all"
+        ));
+        let hour = needs.hour.get("p100").copied().unwrap_or(0);
+        let helps = |each: &LeftOut| {
+            let passes = each.passes.unwrap_or(0);
+            passes.saturating_mul(MUCH) >= each.requests && each.hour / 2 >= hour
+        };
+        if !self.has_long && self.left_out.iter().any(helps) {
+            let hour = grouped(hour);
             lines.push(format!(
-                "every other key has at most {most} in a minute; --all-keys counts all"
+                "an hourly limit beside it helps: every other key has at most {hour} in an hour"
             ));
         }
     }
 
-    fn new(proposal: &Proposal) -> Option<Self> {
+    fn new(rule: &Rule, proposal: &Proposal) -> Option<Self> {
+        let texts = |limits: &[Limit]| limits.iter().map(text).collect();
+        let periods = rule.limits().iter().filter_map(Limit::period);
+        let set_by = proposal.set_by.as_ref().map(|set_by| OfSetter {
+            key: set_by.key.clone(),
+            requests: set_by.requests,
+            keys: set_by.keys,
+            without: set_by.without.as_deref().map(texts),
+        });
         let (limits, counts, missing_key) = match &proposal.result {
             Recommended::Nothing => return None,
             Recommended::Impossible => (None, Counts::default(), None),
             Recommended::NoKey(part) => (None, Counts::default(), Some(part.clone())),
-            Recommended::Limits(limits, counts) => {
-                (Some(limits.iter().map(text).collect()), *counts, None)
-            }
+            Recommended::Limits(limits, counts) => (Some(texts(limits)), *counts, None),
         };
         Some(Self {
             limits,
             counts,
             missing_key,
+            requests: proposal.requests,
             left_out: proposal.left_out.clone(),
+            set_by,
+            has_long: periods.max() >= Some(LONG),
             needs: proposal.needs.as_ref().map(OfNeeds::new),
         })
     }
@@ -295,8 +378,9 @@ impl PolicyReport {
         let statistics = &trial.statistics;
         let is_ingress = |rule: &&Rule| rule.is_enabled() && rule.kind() == Kind::Ingress;
         let mut rules = Self::rules(trial, args.top);
-        for (of_rule, recommended) in rules.iter_mut().zip(recommended.unwrap_or_default()) {
-            of_rule.recommended = OfSearch::new(recommended);
+        let proposals = trial.policy.rules().zip(recommended.unwrap_or_default());
+        for (of_rule, (rule, proposal)) in rules.iter_mut().zip(proposals) {
+            of_rule.recommended = OfSearch::new(rule, proposal);
         }
         let (keys, keys_are_all) = trial.keys.count();
         Self {
@@ -595,6 +679,7 @@ impl PolicyReport {
             (None, Some(part)) => format!("{now}: nothing to propose: no line has {part}"),
             (None, None) => format!("{now}: no limit is large enough"),
         }];
+        found.set_by_in(&mut lines);
         found.left_out_in(&mut lines);
         lines
     }

@@ -5,8 +5,9 @@
 //! Without the script, all is there but the slider.
 
 use core::fmt::Write;
+use std::collections::HashSet;
 
-use super::super::needs::{Client, PERCENTAGES, apart, percentile};
+use super::super::needs::{Client, PERCENTAGES, Sign, apart, percentile, total};
 use super::super::timeline::Timeline;
 use crate::text::{counted, grouped, length, moment, percent, visible};
 
@@ -139,16 +140,16 @@ impl Section<'_> {
 
     /// Writes how many keys would be denied by several limits, and a slider for others.
     fn what_if(&self, out: &mut String, number: usize, all_keys: bool) {
-        let mut clients: Vec<_> = self.clients.iter().collect();
-        clients.sort_unstable_by(|(a, x), (b, y)| (y.need.minute, a).cmp(&(x.need.minute, b)));
-        let needs: Vec<_> = clients
-            .iter()
-            .map(|(_, client)| client.need.minute)
-            .collect();
-        let greedy = if all_keys { 0 } else { apart(&needs) };
-        let (greedy, counted_ones) = clients.split_at(greedy);
-        let of_keys = counted_ones.iter();
-        let of_keys = of_keys.map(|(_, client)| (client.need.minute, client.need.second));
+        let clients: Vec<_> = self.clients.iter().map(|(key, of)| (&**key, *of)).collect();
+        let greedy = if all_keys {
+            Vec::new()
+        } else {
+            apart(&clients)
+        };
+        let is_greedy: HashSet<_> = greedy.iter().map(|(at, _)| *at).collect();
+        let of_keys = clients.iter().enumerate();
+        let of_keys = of_keys.filter(|(at, _)| !is_greedy.contains(at));
+        let of_keys = of_keys.map(|(_, (_, client))| (client.need.minute, client.need.second));
         let (mut minute, mut second): (Vec<_>, Vec<_>) = of_keys.unzip();
         minute.sort_unstable();
         second.sort_unstable();
@@ -191,23 +192,25 @@ impl Section<'_> {
              data-minute=\"{minutes}\" data-second=\"{seconds}\" data-over=\"{overs}\">\
              <output for=\"s{number}\"></output></p>"
         );
-        left_out(out, greedy);
+        left_out(out, &clients, &greedy);
     }
 }
 
-/// Writes the keys that look like abuse.
-fn left_out(out: &mut String, greedy: &[&(String, &Client)]) {
+/// Writes the keys that look like abuse, which are at these places of `clients`.
+fn left_out(out: &mut String, clients: &[(&str, &Client)], greedy: &[(usize, Sign)]) {
     if greedy.is_empty() {
         return;
     }
+    let total = total(clients);
     out.push_str("<p>Left out of the table, as they look like abuse:</p>\n<ul>\n");
-    for (key, client) in greedy {
+    for &(at, sign) in greedy {
+        let (key, client) = clients[at];
         let _ = writeln!(
             out,
-            "<li><bdi>{}</bdi>: {}, up to {} in a minute</li>",
+            "<li><bdi>{}</bdi>: {}, {}</li>",
             key_text(key),
             counted(client.tally.sum(), ("request", "requests")),
-            grouped(client.need.minute)
+            sign.text(client, total)
         );
     }
     out.push_str("</ul>\n");
