@@ -32,6 +32,10 @@ use crate::text::{counted, visible};
 /// The end of a line that limits what `portcullis-serve` limits too.
 const ALSO: &str = " # also in portcullis-serve";
 
+/// What denials lack that those of the library and of `portcullis-serve` have.
+const NO_RETRY: &str =
+    "# A denial has no `Retry-After`: this server does not know when to ask again.";
+
 /// What to do with such lines.
 const TWICE: &str = "\
 # If this server also asks portcullis-serve with the same file, remove each line that ends with
@@ -65,7 +69,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
     };
     let mut out = io::stdout().lock();
     if args.to != Target::Envoy {
-        writeln!(out, "# Written by `portcullis export`.")?;
+        writeln!(out, "# Written by `portcullis export`.\n{NO_RETRY}")?;
         for Unsaid { rule, reason } in &unsaid {
             let rule = visible(rule.as_bytes());
             writeln!(out, "# Not said here: {rule}: {reason}")?;

@@ -680,7 +680,7 @@ limits = ['20/h']
     let output = export(policy, "nginx");
     assert_eq!(output.status.code(), Some(3));
     let expected = "\
-warning: window: 5/m: only a continuous token bucket can be said: its requests pass without a limit
+warning: window: 5/m: only a continuous token bucket can be said, such as { rate = \"5/m\", burst = 5 }: its requests pass without a limit
  --> FILE:2:8
   |
 2 | name = 'window'
@@ -713,6 +713,26 @@ portcullis: FILE: 4 things not said
     let broken = export("[[rules]]\nnam = 'a'\n", "haproxy");
     assert_eq!(broken.status.code(), Some(1));
     assert_eq!(text(&broken.stdout), "");
+}
+
+#[test]
+fn a_bucket_is_proposed_for_a_window_where_the_server_can_say_it() {
+    let hourly =
+        "[[rules]]\nname = 'a'\nlimits = [{ rate = '20/h', algorithm = 'fixed-window' }]\n";
+    let reason = "a: 20/h: only a continuous token bucket can be said: its requests pass";
+    assert!(text(&export(hourly, "nginx").stderr).contains(reason));
+    let bucket = "can be said, such as { rate = \"20/h\", burst = 20 }: its requests pass";
+    assert!(text(&export(hourly, "envoy").stderr).contains(bucket));
+}
+
+#[test]
+fn a_file_says_that_its_denials_have_no_retry_after() {
+    let policy = "[[rules]]\nname = 'a'\nlimits = ['5/s']\n";
+    for server in ["nginx", "haproxy"] {
+        let output = export(policy, server);
+        let says = "\n# A denial has no `Retry-After`: ";
+        assert!(text(&output.stdout).contains(says), "{server}");
+    }
 }
 
 /// "10 per second for each API key, 5 logins a minute for each address, and 100 at once".

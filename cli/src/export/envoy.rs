@@ -11,7 +11,7 @@ use portcullis_policy::{KeyPart, Limit, OnMissing, RuleParts};
 
 use super::plan::{
     Plan, Planned, Says, Unsaid, any_of, headers_of, host, hosts_of, is_continuous, literal,
-    methods_of, path, required_headers,
+    methods_of, not_continuous, path, required_headers,
 };
 
 pub(crate) struct Envoy;
@@ -43,7 +43,7 @@ impl Says for Envoy {
             return Some("a limit of 0 cannot be said: reply from a route".into());
         }
         if !is_continuous(limit) {
-            return Some("only a continuous token bucket can be said".into());
+            return Some(not_continuous(limit, bucket(limit).is_some()));
         }
         match bucket(limit) {
             Some(_) => None,

@@ -18,7 +18,7 @@ use portcullis_policy::{KeyPart, Limit, OnMissing, RuleParts};
 use super::ALSO;
 use super::plan::{
     Plan, Planned, Says, Unsaid, any_of, headers_of, host, hosts_of, is_continuous, literal,
-    methods_of, path, required_headers,
+    methods_of, not_continuous, path, required_headers,
 };
 use crate::text::visible;
 
@@ -56,7 +56,8 @@ impl Says for Nginx {
             return is_large.then(|| "at most 65535 at once can be said".into());
         };
         if !is_continuous(limit) {
-            return Some("only a continuous token bucket can be said".into());
+            let has_bucket = rate(limit.count(), period).is_some() && limit.capacity() <= MAX;
+            return Some(not_continuous(limit, has_bucket));
         }
         match rate(limit.count(), period) {
             Some(_) if limit.capacity() > MAX => Some("its burst is too large".into()),

@@ -214,6 +214,18 @@ pub(crate) fn is_continuous(limit: &Limit) -> bool {
     limit.period().is_some() && limit.algorithm() == Algorithm::TokenBucket && !limit.is_stepwise()
 }
 
+/// Why a limit that is no continuous token bucket cannot be said, and what to write if a server has
+/// the bucket that is as large.
+pub(crate) fn not_continuous(limit: &Limit, has_bucket: bool) -> String {
+    let reason = "only a continuous token bucket can be said";
+    let burst = limit.capacity();
+    if has_bucket {
+        format!("{reason}, such as {{ rate = \"{limit}\", burst = {burst} }}")
+    } else {
+        reason.into()
+    }
+}
+
 /// The name of a header field that must be there for a rule to apply.
 pub(crate) fn required_headers<'r>(parts: &RuleParts<'r>) -> Vec<&'r str> {
     match parts.on_missing {
