@@ -14,7 +14,6 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::task::{Context, Poll};
 use core::time::Duration;
 use std::fs::{self, File};
-use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread;
