@@ -404,27 +404,33 @@ impl<L: Limiter, const N: usize, M: AsRef<[LeaseSlot]>> LeasePool<L, N, M> {
     fn reserve(&self) -> Option<(LeaseId, &LeaseSlot)> {
         let hint = self.hint.load(Relaxed);
         let slot = self.all().get(hint as usize);
-        match slot.and_then(|slot| Some((slot.reserve()?, slot))) {
-            Some((generation, slot)) => Some((LeaseId::new(hint, generation), slot)),
-            None => {
-                let found = self.search(hint)?;
-                Some((found, self.all().get(found.slot())?))
-            }
+        if let Some((generation, slot)) = slot.and_then(|slot| Some((slot.reserve()?, slot))) {
+            return Some((LeaseId::new(hint, generation), slot));
         }
+        let found = self.search(hint)?;
+        Some((found, self.all().get(found.slot())?))
     }
 
+    /// Looks for a free slot, once around from `hint` on.
     #[cold]
     #[inline(never)]
     fn search(&self, hint: u32) -> Option<LeaseId> {
-        let (before, after) = self.all().split_at_checked(hint as usize)?;
-        let mut candidates = after.iter().zip(hint..).chain(before.iter().zip(0..));
-        let found =
-            candidates.find_map(|(slot, index)| Some(LeaseId::new(index, slot.reserve()?)))?;
-        // The next slot is likely to be free as well.
-        let next = found.slot() + 1;
-        self.hint
-            .store(if next < self.slots() { next as u32 } else { 0 }, Relaxed);
-        Some(found)
+        let mut index = hint as usize;
+        for _ in self.all() {
+            let reserved = self.all().get(index)?.reserve();
+            let next = if index + 1 < self.slots() {
+                index + 1
+            } else {
+                0
+            };
+            if let Some(generation) = reserved {
+                // The next slot is likely to be free as well.
+                self.hint.store(next as u32, Relaxed);
+                return Some(LeaseId::new(index as u32, generation));
+            }
+            index = next;
+        }
+        None
     }
 
     /// Ends the lease that `slot` holds in the state `held`, if it still holds it.
