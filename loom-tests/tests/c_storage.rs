@@ -1,8 +1,11 @@
 //! The mark of a storage in C: who sees it may use what is in the storage.
 #![cfg(portcullis_loom)]
 
+#[path = "../../bindings/c/src/mark.rs"]
+mod mark;
+
 use loom::sync::Arc;
-use portcullis_c::mark::Mark;
+use mark::Mark;
 use portcullis_loom::{Witness, explore, join, spawn, turn};
 
 const BUCKET: u32 = 7;

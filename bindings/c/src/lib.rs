@@ -58,54 +58,28 @@
     reason = "C's names, and C's pointers"
 )]
 
-// Under loom, the algorithm that needs a model is all there is.
-#[cfg(not(portcullis_loom))]
 mod concurrency;
-#[cfg(not(portcullis_loom))]
 mod fixed_window;
-#[cfg(not(portcullis_loom))]
 mod lease_pool;
-#[cfg(not(portcullis_loom))]
-#[expect(unreachable_pub, reason = "the model uses it")]
 mod mark;
-#[cfg(portcullis_loom)]
-pub mod mark;
-#[cfg(all(panic = "abort", not(portcullis_loom)))]
+#[cfg(panic = "abort")]
 mod panic;
-#[cfg(not(portcullis_loom))]
 mod receipt;
-#[cfg(not(portcullis_loom))]
 mod sliding_window;
-#[cfg(not(portcullis_loom))]
 mod status;
-#[cfg(not(portcullis_loom))]
 mod storage;
-#[cfg(not(portcullis_loom))]
 mod table;
-#[cfg(not(portcullis_loom))]
 mod time;
-#[cfg(not(portcullis_loom))]
 mod token_bucket;
-#[cfg(not(portcullis_loom))]
 mod verbs;
 
-#[cfg(not(portcullis_loom))]
 pub use concurrency::*;
-#[cfg(not(portcullis_loom))]
 pub use fixed_window::*;
-#[cfg(not(portcullis_loom))]
 pub use lease_pool::*;
-#[cfg(not(portcullis_loom))]
 pub use receipt::*;
-#[cfg(not(portcullis_loom))]
 pub use sliding_window::*;
-#[cfg(not(portcullis_loom))]
 pub use status::*;
-#[cfg(not(portcullis_loom))]
 pub use table::*;
-#[cfg(not(portcullis_loom))]
 pub use time::*;
-#[cfg(not(portcullis_loom))]
 pub use token_bucket::*;
-#[cfg(not(portcullis_loom))]
 pub use verbs::*;
