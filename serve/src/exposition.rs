@@ -1,7 +1,6 @@
 //! The counts as text for Prometheus: its exposition format 0.0.4.
 
 use core::fmt::{self, Display, Write as _};
-use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counts::{Counts, MICROS};
 use crate::original::askers;
@@ -176,7 +175,7 @@ fn of_program(text: &mut Text, counts: &Counts, stores: &[StoreState]) {
         "Whether a counter store has answered its last call.",
     );
     for store in stores {
-        let is_up = u8::from(store.is_up.load(Relaxed));
+        let is_up = u8::from(store.is_up());
         text.sample(name, &[("store", &store.name)], is_up);
     }
 }

@@ -5,7 +5,6 @@
 
 use core::fmt::{self, Display, Write as _};
 use core::net::IpAddr;
-use core::sync::atomic::Ordering::Relaxed;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use portcullis_core::Timestamp;
@@ -105,7 +104,7 @@ pub(crate) fn live(counts: &Counts, stores: &[StoreState]) -> String {
     );
     for store in stores {
         let name = Escaped(&store.name);
-        if !store.is_up.load(Relaxed) {
+        if !store.is_up() {
             let _ = write!(
                 html,
                 " <span class=\"bad\">The store {name} is away.</span>"

@@ -129,7 +129,6 @@ pub(crate) fn run(
     poll: Duration,
     now: &Receiver<()>,
 ) {
-    let mut reported = String::new();
     loop {
         // A change is read once it was found twice, so that half a file is not. Who says when knows
         // that the file is whole.
@@ -139,22 +138,18 @@ pub(crate) fn run(
             Err(RecvTimeoutError::Disconnected) => return,
         };
         for _ in 0..looks {
-            look(&mut file, settings, counts, &mut reported);
+            look(&mut file, settings, counts);
         }
     }
 }
 
-fn look(file: &mut Enforced, settings: &Settings, counts: &Arc<Counts>, reported: &mut String) {
+fn look(file: &mut Enforced, settings: &Settings, counts: &Arc<Counts>) {
     let live = counts.live();
     let now = live.load().now();
     match live.refresh_at(now, file) {
-        Ok(None) if file.file.is_in_force() => {
-            reported.clear();
-            counts.file_is_refused(None);
-        }
+        Ok(None) if file.file.is_in_force() => counts.file_is_refused(None),
         Ok(None) => {}
         Ok(Some(change)) => {
-            reported.clear();
             counts.reloaded(true);
             counts.file_is_refused(None);
             tell(&change);
@@ -166,11 +161,13 @@ fn look(file: &mut Enforced, settings: &Settings, counts: &Arc<Counts>, reported
         Err(error) => {
             let error = file.why(&error, settings);
             // A file that cannot be read is an error each time.
-            if error != *reported {
+            if counts
+                .refused_file()
+                .is_none_or(|before| before.why != error)
+            {
                 counts.reloaded(false);
                 counts.file_is_refused(Some(&error));
                 tracing::error!("the policy before stays in force: {error}");
-                *reported = error;
             }
         }
     }

@@ -1,7 +1,5 @@
 //! The counter stores that the settings describe.
 
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -26,8 +24,13 @@ type Guarded = GuardedStore<RedisCounters, MonotonicClock>;
 #[derive(Clone, Debug)]
 pub(crate) struct StoreState {
     pub(crate) name: String,
-    pub(crate) is_up: Arc<AtomicBool>,
     store: Arc<Guarded>,
+}
+
+impl StoreState {
+    pub(crate) fn is_up(&self) -> bool {
+        !self.store.is_down()
+    }
 }
 
 /// Creates the stores. Must be called in a runtime of tokio.
@@ -38,25 +41,19 @@ pub(crate) struct StoreState {
 pub(crate) fn open(settings: &Settings) -> Result<(Stores, Vec<StoreState>), String> {
     let (mut stores, mut states) = (Stores::new(), Vec::new());
     for (name, of_store) in &settings.stores {
-        let is_up = Arc::new(AtomicBool::new(true));
-        let store = open_one(name, of_store, Arc::clone(&is_up));
+        let store = open_one(name, of_store);
         let store = store.map_err(|error| format!("serve.stores.{name}: {error}"))?;
         let store = Arc::new(store);
         stores = stores.with(name, for_rules(of_store, &store));
         states.push(StoreState {
             name: name.clone(),
-            is_up,
             store,
         });
     }
     Ok((stores, states))
 }
 
-fn open_one(
-    name: &str,
-    settings: &StoreSettings,
-    is_up: Arc<AtomicBool>,
-) -> Result<Guarded, String> {
+fn open_one(name: &str, settings: &StoreSettings) -> Result<Guarded, String> {
     let mut redis = RedisSettings::new(&settings.redis.0);
     if let Some(prefix) = &settings.prefix {
         redis = redis.prefix(prefix);
@@ -68,7 +65,7 @@ fn open_one(
     let guard = GuardSettings::new(settings.when_down.0);
     let guarded = GuardedStore::new(store, MonotonicClock::new(), guard);
     let name = name.to_owned();
-    Ok(guarded.observed(move |event| tell(&name, &is_up, event)))
+    Ok(guarded.observed(move |event| tell(&name, event)))
 }
 
 /// The store as the rules have it.
@@ -178,12 +175,7 @@ impl<S: CounterStore> CounterStore for Unanswered<S> {
     }
 }
 
-fn tell(store: &str, is_up: &AtomicBool, event: &StoreEvent) {
-    match event {
-        StoreEvent::Down { .. } | StoreEvent::StillDown { .. } => is_up.store(false, Relaxed),
-        StoreEvent::Up { .. } => is_up.store(true, Relaxed),
-        _ => {}
-    }
+fn tell(store: &str, event: &StoreEvent) {
     if matches!(event, StoreEvent::Up { .. }) {
         tracing::info!(store, "{event}");
     } else {
