@@ -1738,6 +1738,12 @@ fn keys_at_one_address_share_the_limit_and_the_queue() {
     drop(granted(second));
 }
 
+/// One permit for each key, and a single line of slots.
+fn one_line() -> Keyed<ConcurrencyRules, [Line; 1]> {
+    let lines = [const { Line::new() }; 1];
+    Keyed::new(ConcurrencyRules::new(1), lines, Seed::new())
+}
+
 /// Fills all slots that the key 0 can use; returns the leases of the other keys.
 fn crowded<T: QueueKeys>(queue: &Manual<T>) -> Vec<Held<'_, T>> {
     let mut held = Vec::new();
@@ -1755,12 +1761,7 @@ fn crowded<T: QueueKeys>(queue: &Manual<T>) -> Vec<Held<'_, T>> {
 
 #[test]
 fn a_key_without_a_slot_waits_until_one_is_free() {
-    let table = Keyed::new(
-        ConcurrencyRules::new(1),
-        [const { Line::new() }; 1],
-        Seed::new(),
-    );
-    let queue = queue(table, 9);
+    let queue = queue(one_line(), 9);
     let mut held = crowded(&queue);
     assert_eq!(held.len(), 7);
     let wait = Task::waiting(queue.acquire(&0_u64, 1));
@@ -1785,12 +1786,7 @@ fn a_key_without_a_slot_waits_until_one_is_free() {
 /// The total has no slots, and so no time at which one is free.
 #[test]
 fn a_key_without_a_slot_waits_for_one_until_its_deadline_with_a_total_too() {
-    let table = Keyed::new(
-        ConcurrencyRules::new(1),
-        [const { Line::new() }; 1],
-        Seed::new(),
-    );
-    let queue = queue(WithTotal::new(table, Concurrency::new(100)), 9);
+    let queue = queue(WithTotal::new(one_line(), Concurrency::new(100)), 9);
     let mut held = crowded(&queue);
     let wait = Task::waiting(queue.acquire(&0_u64, 1).until(secs(20)));
     let mut late = Task::waiting(queue.acquire(&0_u64, 1).until(secs(3)));
@@ -1809,12 +1805,7 @@ fn a_key_without_a_slot_waits_for_one_until_its_deadline_with_a_total_too() {
 
 #[test]
 fn the_timer_asks_again_for_a_key_without_a_slot() {
-    let table = Keyed::new(
-        ConcurrencyRules::new(1),
-        [const { Line::new() }; 1],
-        Seed::new(),
-    );
-    let queue = queue(table, 9);
+    let queue = queue(one_line(), 9);
     let mut driver = Task::waiting(queue.drive());
     let mut held = crowded(&queue);
     let wait = Task::waiting(queue.acquire(&0_u64, 1));
@@ -1830,12 +1821,7 @@ fn the_timer_asks_again_for_a_key_without_a_slot() {
 
 #[test]
 fn a_key_without_a_slot_and_without_room_to_wait_gets_a_retry() {
-    let table = Keyed::new(
-        ConcurrencyRules::new(1),
-        [const { Line::new() }; 1],
-        Seed::new(),
-    );
-    let queue = queue(table, 0);
+    let queue = queue(one_line(), 0);
     let _held = crowded(&queue);
     assert_eq!(
         now(queue.acquire(&0_u64, 1)).unwrap_err(),
