@@ -127,7 +127,7 @@ async fn the_axum_service_reads_its_file_again() {
     assert_eq!(statuses, [200, 200, 200, 200, 429]);
 }
 
-/// A client that is told no time is told one second.
+/// Adds `Retry-After: 1` to each denial that has no `Retry-After`.
 fn denials() -> DenialSettings {
     DenialSettings::new().responding(|_, mut response| {
         let second = HeaderValue::from_static("1");

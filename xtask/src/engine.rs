@@ -35,7 +35,7 @@ fn takes(source: &str) -> Vec<String> {
         let [(_, before), (at, word)] = of else {
             continue;
         };
-        // A method, or a path to one. `Ask` is a request as a value: whoever makes one, takes.
+        // A call of a method, or a path to it. Code that makes an `Ask` asks a limiter itself.
         let is_taken = [".", ":"].contains(before) && METHODS.contains(word);
         if is_taken || *word == "Ask" {
             found.push(format!("{}: {word}", code[..*at].lines().count()));

@@ -217,7 +217,8 @@ impl<L: Limiter, M: AsRef<[LeaseSlot]>> LeasePool<L, 0, M> {
     const_unless_loom! {
         /// Creates an empty pool of leases of `limiter`, whose slots are `slots`. The slots must be
         /// new, and of no other pool: with the slots of another pool, each accepts the ids of the
-        /// other. The pool uses the first 65,536 slots. Without any, each claim finds it full.
+        /// other. `as_ref` must always return the same ones. The pool uses the first 65,536 slots.
+        /// Without any, each claim finds it full.
         ///
         /// ```
         /// use portcullis_core::{Concurrency, LeasePool, Timestamp};

@@ -13,7 +13,7 @@ use crate::time::timestamp::Timestamp;
 /// | value | its permits return by release | they return by time, or it counts none |
 /// |---|---|---|
 /// | [`Release`](Self::Release) | puts them back | nothing |
-/// | [`Refund`](Self::Refund) | puts them back, and returns a refund of 0 permits | takes back what its receipt allows, or nothing |
+/// | [`Refund`](Self::Refund) | puts them back; its refund counts 0 permits | undoes the take as far as its receipt allows |
 /// | [`NotGranted`](Self::NotGranted) | nothing, unless it records denials | the same |
 /// | [`Cancelled`](Self::Cancelled) | nothing, unless it counts requests | the same |
 /// | [`Watch`](Self::Watch) | nothing, or remembers it to answer releases by it | nothing |
