@@ -29,7 +29,7 @@ use clap::Parser;
 use crate::measure::Plan;
 use crate::model::Measured;
 use crate::row::Row;
-use crate::rows::growth;
+use crate::rows::{cores, growth};
 
 /// Compares each hot path with the cost of a bare compare-exchange, and with the same path of other
 /// crates.
@@ -63,6 +63,10 @@ struct Options {
     /// measured before
     #[arg(long)]
     model: bool,
+    /// Instead of other rows, measure one limiter that 1, 2, 4, ... threads use at once, up to the
+    /// number of cores
+    #[arg(long, conflicts_with = "model")]
+    cores: bool,
     /// Only the rows whose names begin with one of these
     #[arg(long, value_name = "ROW,...", value_delimiter = ',')]
     only: Vec<String>,
@@ -130,14 +134,26 @@ fn predict(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
+/// Returns 1, 2, 4, 8 and so on, up to the number of cores, and that number.
+fn threads() -> Vec<usize> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let powers = (0..usize::BITS).map(|power| 1 << power);
+    powers
+        .take_while(|threads| *threads < cores)
+        .chain([cores])
+        .collect()
+}
+
 /// Measures the rows, and prints each when it is measured.
 fn measure(options: &Options, plan: &Plan, wanted: &dyn Fn(&str) -> bool) -> Vec<Row> {
     let mut rows = Vec::new();
     report::head();
-    for contest in rows::all(options.quick)
-        .into_iter()
-        .filter(|contest| wanted(contest.row))
-    {
+    let contests = if options.cores {
+        threads().into_iter().flat_map(cores::rows).collect()
+    } else {
+        rows::all(options.quick)
+    };
+    for contest in contests.into_iter().filter(|contest| wanted(contest.row)) {
         for row in contest.hold(plan) {
             report::line(&row);
             rows.push(row);

@@ -5,6 +5,7 @@ mod blocking;
 mod channel;
 pub(crate) mod concurrency;
 mod contended;
+pub(crate) mod cores;
 pub(crate) mod growth;
 mod http;
 mod keyed;

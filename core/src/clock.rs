@@ -18,7 +18,7 @@ mod coarse;
 #[cfg(feature = "std")]
 mod monotonic;
 #[cfg(all(feature = "std", target_os = "linux"))]
-mod system;
+pub(crate) mod system;
 #[cfg(feature = "tsc")]
 mod tsc;
 

@@ -102,6 +102,7 @@
 //!   - [`LeasePool`], which takes a slot before it asks its limiter; [`KeyedArray`], which counts
 //!     the calls under way; and a table that has no slot for a key, which counts the request;
 //!   - [`StripedConcurrency`], whose first denial after a grant closes the stripes;
+//!   - [`StripedBucket`], which notes on a stripe until when requests are denied;
 //!   - after a lost race [`SlidingWindow`] and [`StripedBucket`], and [`AllOf`] and [`KeyedList`],
 //!     which give back what they had taken.
 //! - **No division, lock, allocation, system call or panic** where permits are taken.

@@ -145,7 +145,7 @@ fn every_limiter_offers_retry_reason_and_use_for_a_denial_and_only_use_for_a_gra
     // Limiters for which a denial has an effect answer differently after it.
     let others = all
         .iter()
-        .filter(|(kind, _)| kind.denial == Denial::writes_nothing)
+        .filter(|(kind, _)| kind.denial != Denial::acts)
         .map(|(_, limiter)| (&**limiter as &dyn Limiter, None));
     let cases = cases.map(|(limiter, retry)| (limiter, Some(retry)));
     for (limiter, retry) in cases.into_iter().chain(others) {

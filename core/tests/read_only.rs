@@ -136,7 +136,7 @@ fn every_limiter_denies_without_writing() {
     struct Denies(u32);
     impl ForEach for Denies {
         fn each<L: Subject>(&mut self, kind: Kind, new: impl Fn() -> L) {
-            if kind.back == Back::always || kind.denial == Denial::acts {
+            if kind.back == Back::always || kind.denial != Denial::writes_nothing {
                 return;
             }
             let limiter = new();

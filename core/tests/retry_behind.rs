@@ -657,7 +657,7 @@ fn every_limiter_says_when_a_waiters_turn_comes() {
     }
     impl ForEach for Agrees<'_> {
         fn each<L: Subject>(&mut self, kind: Kind, new: impl Fn() -> L) {
-            if kind.back == Back::by_time && kind.denial == Denial::writes_nothing {
+            if kind.back == Back::by_time && kind.denial != Denial::acts {
                 let scale = self.time.as_nanos() as u64;
                 let times = Times {
                     scale,

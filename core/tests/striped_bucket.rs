@@ -169,6 +169,14 @@ fn a_bucket_that_is_drained_holds_nothing_in_stripes_and_decides_as_a_token_buck
 
 // The bound.
 
+/// Returns the state of a bucket without what its denials have learned.
+fn permits<const N: usize, W: Word>(bucket: &StripedBucket<N, W>) -> String {
+    let state = format!("{bucket:?}");
+    let word = |part: &str| part.starts_with("denied: ") || part.starts_with("refunds: ");
+    let parts = state.split(", ").filter(|part| !word(part));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
 /// A take that may be refunded.
 struct Taken {
     n: u32,
@@ -232,7 +240,7 @@ impl<const N: usize, W: Word> Trace<'_, N, W> {
         let stripe = Stripe::of(self.bucket, index);
         self.story
             .push(format!("take {n} at {now} on {index}: {:?}", self.bucket));
-        let before = format!("{:?}", self.bucket);
+        let before = permits(self.bucket);
         let peeked = stripe.peek_at(ns(now), n);
         let available = self.told(&stripe, now);
         let taken = stripe.take_at(ns(now), n);
@@ -255,7 +263,7 @@ impl<const N: usize, W: Word> Trace<'_, N, W> {
             }
             Err(denied) => {
                 assert!(available < u64::from(n), "{:#?}", self.story);
-                assert_eq!(before, format!("{:?}", self.bucket), "{:#?}", self.story);
+                assert_eq!(before, permits(self.bucket), "{:#?}", self.story);
                 self.denied(&stripe, denied);
             }
         }
@@ -807,6 +815,87 @@ fn a_take_is_not_refunded_to_the_rest_once_a_stripe_has_settled_because_of_it() 
         assert_eq!(bucket.refund_at(at(100_000), 40, large).permits, 0);
     }
     on_both!(check);
+}
+
+// Denials.
+
+/// Returns until when a stripe has learned that requests are denied. The state is told by `Debug`
+/// alone.
+fn learned<const N: usize>(bucket: &StripedBucket<N>, stripe: usize) -> u64 {
+    let state = format!("{bucket:?}");
+    let word = state.split("denied: 0x").nth(stripe + 1).unwrap();
+    let word = word.split(' ').next().unwrap();
+    u64::from_str_radix(word, 16).unwrap()
+}
+
+#[test]
+fn a_denial_is_learned_until_the_permits_come_in_and_on_its_stripe_only() {
+    for burst in [10, 2_000] {
+        let bucket: StripedBucket<4> = bucket(Rate::per_second(10), burst);
+        let stripe = Stripe::of(&bucket, 1);
+        assert_eq!(take(&stripe, at(0), burst as u32), burst as u32);
+        // The first denial of the bucket says that there is something to learn.
+        assert_eq!((take(&stripe, at(0), 1), learned(&bucket, 1)), (0, 0));
+        assert_eq!(take(&stripe, at(0), 1), 0);
+        let until = learned(&bucket, 1);
+        assert!((99_999_968..=100_000_000).contains(&until), "{until}");
+        assert_eq!(learned(&bucket, 0) + learned(&bucket, 2), 0);
+        // Requests for more stay denied by it, and one at the instant itself is granted.
+        assert_eq!(take(&stripe, at(99), 5), 0);
+        assert_eq!(learned(&bucket, 1), until);
+        assert_eq!(take(&stripe, ns(100_000_000), 1), 1);
+    }
+}
+
+#[test]
+fn what_is_learned_of_a_large_request_does_not_deny_a_smaller_one() {
+    let bucket: StripedBucket<2> = bucket(Rate::per_second(1), 10);
+    let stripe = Stripe::of(&bucket, 0);
+    assert_eq!(take(&stripe, at(0), 7), 7);
+    for _ in 0..3 {
+        // Learned of 4 permits and more.
+        assert_eq!(take(&stripe, at(0), 5), 0);
+    }
+    assert_eq!(learned(&bucket, 0) & 31, 2);
+    assert_eq!(take(&stripe, at(0), 2), 2);
+    assert_eq!(take(&stripe, at(0), 1), 1);
+    let denied = stripe.take_at(at(0), 11).unwrap_err();
+    assert_eq!(denied.retry(&stripe), Retry::Never, "more than the burst");
+}
+
+#[test]
+fn permits_that_are_refunded_are_found_by_all_stripes() {
+    let bucket: StripedBucket<4> = bucket(Rate::per_second(1), 10);
+    let taken = bucket.take_at(at(0), 10).unwrap();
+    for stripe in (0..4).chain(0..4) {
+        assert_eq!(take(&Stripe::of(&bucket, stripe), at(0), 1), 0);
+    }
+    assert!((0..4).all(|stripe| learned(&bucket, stripe) > 0));
+    assert_eq!(bucket.refund_at(at(0), 10, taken).permits, 10);
+    for stripe in 0..4 {
+        assert_eq!(take(&Stripe::of(&bucket, stripe), at(0), 2), 2);
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_back_is_not_denied_by_what_was_learned() {
+    let bucket: StripedBucket<2> = bucket(Rate::per_second(1), 10);
+    let stripe = Stripe::of(&bucket, 0);
+    let late = Timestamp::from_secs(1 << 33);
+    assert_eq!(take(&stripe, late, 10), 10);
+    for _ in 0..2 {
+        assert_eq!(take(&stripe, late, 1), 0);
+    }
+    assert!(learned(&bucket, 0) > 0);
+    // Longer ago than the word can tell, a plain bucket looks full.
+    let plain = TokenBucket::builder(Rate::per_second(1), 10)
+        .build()
+        .unwrap();
+    assert_eq!(take(&plain, late, 10), 10);
+    for secs in [1, 1 << 20, 1 << 30, 1 << 32] {
+        let now = Timestamp::from_secs(secs);
+        assert_eq!(take(&stripe, now, 1), take(&plain, now, 1), "{secs} s");
+    }
 }
 
 // Compositions, threads, and settings.

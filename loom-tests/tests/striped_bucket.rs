@@ -3,6 +3,7 @@
 #![cfg(portcullis_loom)]
 
 use loom::sync::Arc;
+use portcullis_core::limiter::Receipt;
 use portcullis_core::parts::Stripe;
 use portcullis_core::state::Word;
 use portcullis_core::{Limiter, Rate, StripedBucket, Timestamp};
@@ -18,6 +19,10 @@ on_both_widths!(
     a_look_counts_no_permit_twice,
     a_refund_to_a_stripe_that_is_emptied_is_exact_or_nothing,
     a_refund_to_the_rest_takes_back_nothing_that_a_stripe_settled_by,
+    a_request_after_a_refund_and_a_denial_finds_the_permits,
+    a_request_after_a_refund_and_two_denials_finds_the_permits,
+    a_request_after_two_refunds_and_a_denial_finds_the_permits,
+    a_request_after_a_denial_finds_what_was_in_the_hands_of_another_call,
 );
 
 const BURST: u64 = 32;
@@ -164,5 +169,73 @@ fn a_refund_to_the_rest_takes_back_nothing_that_a_stripe_settled_by<W: Word>() {
         let later = on(&limit, 1, at(3), limit.available_at(at(3)) as u32);
         let taken = 4 - back + a + held + rest + later;
         assert!(taken <= BURST + 2, "{taken}");
+    });
+}
+
+/// Returns a bucket of which all permits are taken, the last ones with these receipts, and whose
+/// stripes may learn from denials.
+fn empty<W: Word, const TAKES: usize>() -> (Arc<Bucket<W>>, [Receipt; TAKES]) {
+    let limit = bucket::<W>();
+    let most = BURST as u32 - 8 * TAKES as u32;
+    assert_eq!(on(&limit, 0, at(0), most), most.into());
+    let receipts = [(); TAKES].map(|()| limit.take_at(at(0), 8).unwrap());
+    assert_eq!(on(&limit, 1, at(0), 1), 0);
+    (limit, receipts)
+}
+
+fn a_request_after_a_refund_and_a_denial_finds_the_permits<W: Word>() {
+    explore(|| {
+        let (limit, [receipt]) = empty::<W, 1>();
+        let a = spawn(&limit, |limit| on(limit, 1, at(0), 1));
+        let back = u64::from(limit.refund_at(at(0), 8, receipt).permits);
+        let taken = join(a);
+        assert_eq!(back, if taken == 0 { 8 } else { back });
+        assert_eq!(on(&limit, 1, at(0), 1), back.min(1));
+    });
+}
+
+fn a_request_after_a_refund_and_two_denials_finds_the_permits<W: Word>() {
+    explore(|| {
+        let limit = bucket::<W>();
+        let receipt = limit.take_at(at(0), 32).unwrap();
+        // The first denial says that there is something to learn.
+        let a = spawn(&limit, |limit| {
+            on(limit, 1, at(0), 1) + on(limit, 1, at(0), 1)
+        });
+        let back = limit.refund_at(at(0), 32, receipt).permits;
+        assert!(join(a) == 0 || back > 0, "only what is refunded is granted");
+        let left = limit.available_at(at(0));
+        assert_eq!(on(&limit, 1, at(0), left as u32), left);
+    });
+}
+
+fn a_request_after_two_refunds_and_a_denial_finds_the_permits<W: Word>() {
+    explore_briefly(2, 3, || {
+        let (limit, [first, second]) = empty::<W, 2>();
+        let a = spawn(&limit, |limit| on(limit, 1, at(0), 9));
+        let b = spawn(&limit, move |limit| {
+            u64::from(limit.refund_at(at(0), 8, second).permits)
+        });
+        let back = u64::from(limit.refund_at(at(0), 8, first).permits);
+        let (taken, back) = (join(a), back + join(b));
+        let left = limit.available_at(at(0));
+        assert_eq!(taken + left, back);
+        assert_eq!(on(&limit, 1, at(0), left as u32), left);
+    });
+}
+
+fn a_request_after_a_denial_finds_what_was_in_the_hands_of_another_call<W: Word>() {
+    explore_briefly(2, 3, || {
+        let (limit, []) = empty::<W, 0>();
+        let now = at(90);
+        // It draws.
+        assert_eq!(on(&limit, 0, now, 1), 1);
+        let all = limit.available_at(now) as u32;
+        let a = spawn(&limit, move |limit| on(limit, 0, now, all + 1));
+        let b = on(&limit, 1, now, all);
+        assert_eq!(join(a), 0);
+        let left = limit.available_at(now);
+        assert_eq!(b + left, all.into());
+        assert_eq!(on(&limit, 1, now, left as u32), left);
     });
 }

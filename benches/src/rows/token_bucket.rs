@@ -155,7 +155,7 @@ pub(super) fn governor(expected: Expected) -> Contestant {
     let quota = match expected {
         Expected::Granted => Quota::per_second(NonZeroU32::new(PLENTY).unwrap())
             .allow_burst(NonZeroU32::new(1 << 30).unwrap()),
-        Expected::Denied => Quota::per_hour(NonZeroU32::MIN),
+        Expected::Denied | Expected::Either => Quota::per_hour(NonZeroU32::MIN),
     };
     let limiter = CachePadded::new(RateLimiter::direct(quota));
     if expected == Expected::Denied {

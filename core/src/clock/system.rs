@@ -1,4 +1,5 @@
-//! The crate's only foreign calls, which read clocks that the standard library does not offer.
+//! The crate's only foreign calls: they read clocks that the standard library does not offer, and
+//! count cores without its files and allocations.
 #![allow(unsafe_code)]
 
 use libc::{clockid_t, timespec};
@@ -25,6 +26,27 @@ pub(super) fn resolution(clock: clockid_t) -> u64 {
     // SAFETY: `time` is a valid `timespec` to write to, for the duration of the call.
     let _failed = unsafe { libc::clock_getres(clock, &raw mut time) };
     nanos(time)
+}
+
+/// Returns the number of cores that the first thread of the process may use. 1 if the system does
+/// not tell. Allocates nothing, and may be called in a signal handler.
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
+pub(crate) fn cores() -> usize {
+    // Miri lacks the call.
+    if cfg!(miri) {
+        return 1;
+    }
+    // SAFETY: a set of bits, all of which may be 0.
+    let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+    // SAFETY: `set` is a valid set of that size to write to, for the duration of the call.
+    let failed = unsafe {
+        libc::sched_getaffinity(libc::getpid(), size_of::<libc::cpu_set_t>(), &raw mut set)
+    };
+    if failed != 0 {
+        return 1;
+    }
+    // SAFETY: the system has written the set.
+    unsafe { libc::CPU_COUNT(&set) }.unsigned_abs() as usize
 }
 
 const ZERO: timespec = timespec {

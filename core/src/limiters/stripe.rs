@@ -227,8 +227,23 @@ pub(crate) const INDEX_BITS: u32 = 6;
 pub(crate) const LEAST: u64 = if cfg!(portcullis_loom) { 1 } else { 8 };
 /// The largest draw, where the word has room for it.
 pub(crate) const LARGEST: u64 = 4_096;
-/// All stripes together draw at most one of so many parts of what the rest has.
+/// As many stripes as have a share draw at most one of so many parts of what the rest has.
 pub(crate) const PARTS: u64 = 4;
+/// The number of stripes by default: more than most machines have cores. Threads use no more of
+/// them than there are cores.
+pub(crate) const DEFAULT: usize = 32;
+
+/// Returns among how many stripes the permits are shared: a draw is one of so many parts. With more
+/// stripes a draw would be too small to be worth it, although most of them are idle.
+pub(crate) const fn shares(stripes: usize) -> u64 {
+    if stripes < SHARES {
+        stripes as u64
+    } else {
+        SHARES as u64
+    }
+}
+
+const SHARES: usize = 8;
 
 /// Fails to compile if a limiter cannot have so many stripes.
 pub(crate) const fn check(stripes: usize) {
@@ -239,7 +254,7 @@ pub(crate) const fn check(stripes: usize) {
 }
 
 /// Returns the number of the stripe that this thread uses: threads are numbered in the order of
-/// their first calls. Without threads, 0.
+/// their first calls, and start again at 0 when there is one for each core. Without threads, 0.
 #[inline(always)]
 pub(crate) fn of_this_thread() -> usize {
     #[cfg(all(feature = "std", not(any(portcullis_loom, portcullis_explore))))]
@@ -276,11 +291,29 @@ mod threads {
         }
     }
 
+    /// Returns the number of cores that the process may use.
+    fn cores() -> usize {
+        #[cfg(target_os = "linux")]
+        {
+            crate::clock::system::cores()
+        }
+        // The standard library's way allocates, and the call may be in a signal handler.
+        #[cfg(not(target_os = "linux"))]
+        {
+            super::DEFAULT
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn first() -> usize {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let number = NEXT.fetch_add(1, Relaxed);
+        let mut number = NEXT.fetch_add(1, Relaxed);
+        if number >= super::SHARES {
+            // A power of two, as the number of stripes. At least as many as have a share: the cores
+            // of the process are known only if its first thread may use them all.
+            number %= cores().next_power_of_two().max(super::SHARES);
+        }
         NUMBER.set(number);
         number
     }

@@ -1,11 +1,13 @@
-//! State: the word of a [`SlicedBucket`], whose rest all stripes share; and two words for each
-//! stripe, on a line of its own.
+//! State: the word of a [`SlicedBucket`], whose rest all stripes share; three words for each
+//! stripe, on a line of its own; and a word that all read and few write.
 //!
 //! ```text
 //! rest:    used | lent                 lent: the room of all permits outside of the rest
 //! stripe:  generation | size | have    size: the room of the stripe's permits, more than `have`. A
 //!                                      power of two: its logarithm is stored
 //!          until                       the last instant at which they may be taken
+//!          denied until | class        requests for `2^class` permits or more are denied before
+//! refunds: count | learned             learned: a stripe may have a `denied until`
 //! ```
 //!
 //! A stripe's permits and their room are its *allotment*. The permits are used up in the rest, and
@@ -53,6 +55,31 @@
 //! that `used` is ahead of that by less than `2^(g - 1)` permits. If the word has wrapped since the
 //! take, it does not tell; the time of the take does.
 
+//!
+//! # Denials
+//!
+//! A denial that looks at the rest takes its line away from all others, and a grant takes it away
+//! from the denials: on many cores each waits for all. So a denial *learns*: it computes the
+//! instant before which there cannot be enough permits, and writes that to its stripe. Until then a
+//! denial on the stripe reads only its own line, and `refunds`.
+//!
+//! Invariant: while no call is under way, a stripe's `denied until` is no later than the instant at
+//! which all stripes and the rest together have `2^class` permits. Time brings permits no sooner
+//! than it says, and takes make it later. Only a refund makes it sooner, so a refund removes it:
+//!
+//! - *learn*: reads `refunds`, looks at all stripes and the rest, writes `denied until`, and reads
+//!   `refunds` again. If it has changed, removes what it wrote. While permits move, nothing is
+//!   learned: what is in the hands of a call may return to the rest at any time.
+//! - *refund*: returns the permits; if `learned` is set, counts, which clears it, and then removes
+//!   what stripes have learned.
+//!
+//! There is a fence between any two of these steps. So of a `learn` and a refund at the same time,
+//! `learn` sees the permits, or it sees the count, or the refund sees what was written. The first
+//! denial after a refund only sets `learned`.
+//!
+//! What is learned never grants, so it has no part in the bound. If it is further ahead than the
+//! time to fill, then the clock has been set back, and it does not count.
+
 use core::time::Duration;
 
 use crossbeam_utils::CachePadded;
@@ -67,10 +94,11 @@ use crate::limiters::bucket_settings::BucketSettings;
 use crate::limiters::lattice::Lattice;
 use crate::limiters::slice::sealed::{Share, Source};
 use crate::limiters::sliced_bucket::{SlicedBucket, SlicedBucketBuilder, bits};
-use crate::limiters::stripe::{self, INDEX_BITS, LEAST, PARTS, sealed::Stripes};
-use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::limiters::stripe::{self, INDEX_BITS, LEAST, PARTS, sealed::Stripes, shares};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::atomic::fence;
 use crate::sync::const_unless_loom;
-use crate::time::grid::Grid;
+use crate::time::grid::{Grid, divide, reciprocal};
 use crate::time::rate::Rate;
 use crate::time::timestamp::Timestamp;
 use crate::word::settings::SettingsError;
@@ -80,8 +108,10 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// cache line of its own.
 ///
 /// Any thread, task or interrupt may use any stripe. With `std`, each thread uses the same one for
-/// all its calls. Without, calls use the first one; [`Stripe`](crate::parts::Stripe) names another.
-/// `N` is a power of two up to 64: about the number of cores.
+/// all its calls, and threads use no more stripes than there are cores, but at least 8. Without,
+/// calls use the first one; [`Stripe`](crate::parts::Stripe) names another. `N` is a power of two
+/// up to 64, at least the number of cores: the default is 32. Stripes that nobody uses cost nothing
+/// but their memory.
 ///
 /// A take from a stripe writes no line that other stripes use. A stripe with too few
 /// permits *draws*: it takes more from the rest. If the rest has too few as well, the call takes
@@ -89,8 +119,8 @@ use crate::word::{AtomicWord, NativeWord, Word};
 ///
 /// - While few permits are available, stripes hold none, and the bucket decides as a
 ///   [`TokenBucket`](crate::TokenBucket). A draw is at most a quarter of what the rest has left,
-///   divided by the number of stripes, and at least 8 permits: a bucket of less than `32 * N`
-///   permits never draws.
+///   divided by the number of stripes or by 8, whichever is less, and at least 8 permits: a bucket
+///   of less than 256 permits never draws, or of less than `32 * N` with fewer stripes.
 /// - While many are available, a stripe draws 64 permits. It draws twice as many, up to 4,096 (512
 ///   with a 32-bit word), each time that it has used up what it had, and half as many if it has not
 ///   been used for a while.
@@ -103,6 +133,13 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// have too few permits. Permits that another call moves at that moment count as used. A request
 /// may be denied because of them, and the same request succeeds after that call. Grants are
 /// linearizable: each takes effect at one exchange. Such denials are not linearizable.
+///
+/// A denial *learns*, with a 64-bit word: it computes until when no request for about as many
+/// permits can be granted, and until then such a request on its stripe is denied without a look at
+/// the rest. So a limit under attack costs each core about as much as one core alone. Permits that
+/// are refunded end that at once. A thread that stops forever in the middle of a denial, while
+/// permits are refunded, can leave it on its stripe until the same permits would have come in by
+/// time.
 ///
 /// Stripes settle in advance: they remove from the rest the permits that it will have no room for
 /// in the next moment. So while the bucket is in use and nearly full, up to a 16th of the burst may
@@ -120,8 +157,11 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// **Cost.** A grant from a stripe is two loads and one compare-exchange on the stripe's line, and
 /// with `std` one load of the thread's number. A draw exchanges up to three words, one of them
 /// shared. While many permits are available, there is at most one draw for 64 permits. A denial
-/// loads the shared word, and all stripes if they hold permits; it writes nothing unless another
-/// call interferes. Lock-free. A stripe has 128 bytes on most targets.
+/// that is learned is two loads on the stripe's line, and one of a line that only refunds write.
+/// Another denial loads the shared word, and all stripes if they hold permits, and writes
+/// what it learns to its stripe; it writes nothing else unless another call interferes. A refund
+/// loads the words of all stripes if one of them has learned. Lock-free. A stripe has 128 bytes on
+/// most targets.
 ///
 /// **Horizon.** As for a [`SlicedBucket`] in which a quarter of the burst is sliced. If the word
 /// has no room for that, or a tick brings more than a 32nd of the burst, stripes hold nothing. With
@@ -148,13 +188,20 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// assert!(granted <= 100_000);
 /// ```
 #[derive(Debug)]
-pub struct StripedBucket<const N: usize = 8, W: Word = NativeWord> {
+pub struct StripedBucket<const N: usize = { stripe::DEFAULT }, W: Word = NativeWord> {
     stripes: [CachePadded<Held<W>>; N],
     rest: CachePadded<SlicedBucket<W>>,
     /// The most permits outside of the rest.
     most: u64,
     /// A stripe settles until the end of the next span of `2^advance` nanoseconds.
     advance: u32,
+    /// A denial is learned for at most so many nanoseconds: the time to fill. 0 if none is.
+    longest: u64,
+    /// The reciprocal of what a tick brings: a denial does not divide.
+    per_gain: u64,
+    /// The burst: here it can be read while others write the rest.
+    burst: u64,
+    refunds: AtomicWord<W>,
 }
 
 /// The words of a stripe.
@@ -163,12 +210,18 @@ struct Held<W: Word> {
     /// The last instant at which a call may take from the stripe, in units.
     until: AtomicWord<W>,
     allotment: AtomicWord<W>,
+    /// The instant before which requests of a class are denied, and the class.
+    denied: AtomicWord<W>,
 }
 
 impl<W: Word> Held<W> {
     const_unless_loom! {
         const fn new() -> CachePadded<Self> {
-            CachePadded::new(Self { until: AtomicWord::new(0), allotment: AtomicWord::new(0) })
+            CachePadded::new(Self {
+                until: AtomicWord::new(0),
+                allotment: AtomicWord::new(0),
+                denied: AtomicWord::new(0),
+            })
         }
     }
 }
@@ -221,6 +274,16 @@ const SPANS: u64 = 64;
 /// Set in the note of a receipt for permits of a stripe. While nothing is lent, which a refund to
 /// the rest requires, this bit of the rest's word is clear.
 const OF_A_STRIPE: u64 = 1;
+/// The bits of `denied` that have the class: the logarithm of a number of permits.
+const CLASS: u64 = u32::BITS as u64 - 1;
+/// The bit of `refunds` that is set while a stripe may have learned something.
+const LEARNED: u64 = 1;
+/// A denial is learned if it holds for so many nanoseconds: as long as it takes to learn it.
+const WORTH: u64 = if cfg!(any(portcullis_loom, portcullis_explore)) {
+    1
+} else {
+    128
+};
 /// The receipt of a take that cannot be refunded: of a generation that no stripe reaches.
 const NOT_REFUNDED: Receipt = Receipt::new(u64::MAX);
 /// The finest tick that is chosen by default, if it fits, and the coarsest but one. In nanoseconds.
@@ -288,7 +351,7 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
     /// Returns the most permits that can be outside of the rest.
     const fn most(burst: u64) -> u64 {
         let (part, all) = (burst / PARTS, N as u64 * Self::LARGEST);
-        if part < N as u64 * LEAST {
+        if part < shares(N) * LEAST {
             0
         } else if part < all {
             part
@@ -510,10 +573,21 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
         self.take_slowly(index & (N - 1), now, n)
     }
 
-    /// Takes from the rest, and draws.
+    /// Takes from the rest, and draws. Learns from a denial.
     #[cold]
     #[inline(never)]
     fn take_slowly(&self, index: usize, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
+        if self.has_learned(index, now, n) {
+            return Err(Denied::Exhausted { now, permits: n });
+        }
+        let taken = self.take_from_all(index, now, n);
+        if let Err(Denied::Exhausted { .. }) = taken {
+            self.learn(index, now, n);
+        }
+        taken
+    }
+
+    fn take_from_all(&self, index: usize, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
         if self.most == 0 {
             return self.rest.take_at(now, n);
         }
@@ -560,6 +634,90 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
             }
             for other in 0..N {
                 hand = hand.and(self.take_out(other));
+            }
+        }
+    }
+
+    /// Returns whether the stripe has learned that a request for `n` permits is denied at `now`.
+    #[inline]
+    fn has_learned(&self, index: usize, now: Timestamp, n: u32) -> bool {
+        let denied = self.stripes[index & (N - 1)].denied.load(Relaxed);
+        let ahead = (denied & !CLASS).saturating_sub(now.as_nanos());
+        0 < ahead
+            && ahead <= self.longest
+            && n.max(1) >> (denied & CLASS) > 0
+            && u64::from(n) <= self.burst
+    }
+
+    /// Learns from a denial until when all requests for about as many permits are denied.
+    fn learn(&self, index: usize, now: Timestamp, n: u32) {
+        if self.longest == 0 {
+            return;
+        }
+        let refunds = self.refunds.load(Relaxed);
+        if refunds & LEARNED == 0 {
+            let _ =
+                self.refunds
+                    .compare_exchange_weak(refunds, refunds | LEARNED, Relaxed, Relaxed);
+            return;
+        }
+        // See **Denials** in the module's documentation for this fence and the next.
+        fence(SeqCst);
+        let class = n.max(1).ilog2();
+        let (word, held) = self.look();
+        if held.size != self.rest.sliced_in(word) {
+            return;
+        }
+        let (position, all) = (self.position(now), self.rest.rest(0));
+        let (_, used) = self.returned(word, held, position);
+        let balance = all.balance(position, used);
+        let missing = (all.cost << class).saturating_sub(balance.available);
+        // To an old timestamp, and to one a horizon later, the bucket looks as if it owed permits.
+        if balance.owed > 0 || missing == 0 {
+            return;
+        }
+        let (ticks, _) = divide(missing - 1, all.gain, self.per_gain);
+        let come_in = self.rest.ticks.index(now).saturating_add(ticks + 1);
+        let Some(until) = self.rest.ticks.start(come_in) else {
+            return;
+        };
+        let until = until.as_nanos() & !CLASS;
+        if until < now.as_nanos().saturating_add(WORTH) {
+            return;
+        }
+        let denied = &self.stripes[index & (N - 1)].denied;
+        denied.store(until | u64::from(class), Relaxed);
+        fence(SeqCst);
+        if self.refunds.load(Relaxed) != refunds {
+            denied.store(0, Relaxed);
+        }
+    }
+
+    /// Removes what stripes have learned, because permits have returned.
+    fn forget(&self) {
+        if self.longest == 0 {
+            return;
+        }
+        // See **Denials** in the module's documentation for this fence and the next.
+        fence(SeqCst);
+        let mut refunds = self.refunds.load(Relaxed);
+        while refunds & LEARNED != 0 {
+            // Carries into the count.
+            let next = refunds.wrapping_add(LEARNED) & W::MASK;
+            match self
+                .refunds
+                .compare_exchange_weak(refunds, next, Relaxed, Relaxed)
+            {
+                Ok(_) => {
+                    fence(SeqCst);
+                    for stripe in &self.stripes {
+                        if stripe.denied.load(Relaxed) != 0 {
+                            stripe.denied.store(0, Relaxed);
+                        }
+                    }
+                    return;
+                }
+                Err(newer) => refunds = newer,
             }
         }
     }
@@ -653,7 +811,7 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
         if price > balance.available {
             return None;
         }
-        let part = (balance.available - price) / (PARTS * N as u64);
+        let part = (balance.available - price) / (PARTS * shares(N));
         while draw * rest.cost > part || lent + draw > self.most {
             draw /= 2;
         }
@@ -881,11 +1039,13 @@ impl<const N: usize, W: Word> Limiter for StripedBucket<N, W> {
     #[inline(always)]
     fn give_back(&self, back: Back<'_>) -> Returned {
         back.by_time(|now, n, receipt| {
-            if self.most > 0 && receipt.note() & OF_A_STRIPE != 0 {
+            let refund = if self.most > 0 && receipt.note() & OF_A_STRIPE != 0 {
                 self.undo(now, n, receipt)
             } else {
                 self.rest.refund_at(now, n, receipt)
-            }
+            };
+            self.forget();
+            refund
         })
     }
 
@@ -1108,13 +1268,26 @@ impl StripedBucketBuilder {
                 Some((advance, start)) => (most, advance, start),
                 None => (0, 0, plain),
             };
+            let longest = if W::BITS == u64::BITS { time_to_fill(&lattice, ticks) } else { 0 };
+            let per_gain = if longest > 0 { reciprocal(lattice.gain) } else { 0 };
+            let burst = lattice.burst;
             let rest = CachePadded::new(SlicedBucket::on(&lattice, ticks, used, most));
             #[cfg(not(portcullis_loom))]
             let stripes = [const { Held::new() }; N];
             #[cfg(portcullis_loom)]
             let stripes = core::array::from_fn(|_| Held::new());
-            Ok(StripedBucket { stripes, rest, most, advance })
+            let refunds = AtomicWord::new(0);
+            Ok(StripedBucket { stripes, rest, most, advance, longest, per_gain, burst, refunds })
         }
+    }
+}
+
+/// Returns the nanoseconds in which a bucket fills, at least 1. 0 if it never does, or at once.
+const fn time_to_fill(lattice: &Lattice, ticks: Grid) -> u64 {
+    match lattice.full.checked_div(lattice.gain) {
+        None => 0,
+        Some(_) if lattice.is_unlimited() => 0,
+        Some(whole) => (whole + 1).saturating_mul(ticks.step()),
     }
 }
 

@@ -55,7 +55,7 @@ use crate::limiter::receipt::{Receipt, Refund};
 use crate::limiter::{
     Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, Reading, Returned, Waiting,
 };
-use crate::limiters::stripe::{self, INDEX_BITS, LARGEST, LEAST, PARTS, sealed::Stripes};
+use crate::limiters::stripe::{self, INDEX_BITS, LARGEST, LEAST, PARTS, sealed::Stripes, shares};
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::time::timestamp::Timestamp;
@@ -66,8 +66,9 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// in a shared rest and in `N` stripes, each on a cache line of its own.
 ///
 /// Any thread, task or interrupt may use any stripe. With `std`, each thread uses the same one for
-/// all its calls. Without, calls use the first one; [`Stripe`](crate::parts::Stripe) names another.
-/// `N` is a power of two up to 64: about the number of cores. Permits return when their [`Lease`]
+/// all its calls, and threads use no more stripes than there are cores, but at least 8. Without,
+/// calls use the first one; [`Stripe`](crate::parts::Stripe) names another. `N` is a power of two
+/// up to 64, at least the number of cores: the default is 32. Permits return when their [`Lease`]
 /// is dropped, to the stripe of the thread that drops it.
 ///
 /// A take from a stripe and a release to it write no line that other stripes use. A stripe with too
@@ -76,11 +77,12 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// the rest has left:
 ///
 /// - While few permits are available, stripes hold none. A draw is a quarter of what the rest has
-///   left, divided by the number of stripes, and at least 8 permits: a limit of less than `32 * N`
-///   never draws. A denial closes all stripes: it takes back what they hold.
+///   left, divided by the number of stripes or by 8, whichever is less, and at least 8 permits: a
+///   limit of less than 256 never draws, or of less than `32 * N` with fewer stripes. A denial
+///   closes all stripes: it takes back what they hold.
 /// - While many are available, a stripe draws up to 4,096 permits. More permits may return to a
-///   stripe than are taken from it. When it holds half of the limit divided by the number of
-///   stripes, or 16,384 permits, it closes, and they return to the rest.
+///   stripe than are taken from it. When it holds half of the limit divided by that number, or
+///   16,384 permits, it closes, and they return to the rest.
 ///
 /// **Bound.** At most `limit` permits are in use. This does not depend on which stripes hold
 /// permits, nor on where in a call a thread stops. The bound requires that only permits that were
@@ -128,7 +130,7 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// assert_eq!((granted, LIMIT.in_use()), (10_000, 10_000));
 /// ```
 #[derive(Debug)]
-pub struct StripedConcurrency<const N: usize = 8, W: Word = NativeWord> {
+pub struct StripedConcurrency<const N: usize = { stripe::DEFAULT }, W: Word = NativeWord> {
     stripes: [CachePadded<AtomicWord<W>>; N],
     shared: CachePadded<Shared<W>>,
     limit: u32,
@@ -407,7 +409,7 @@ impl<const N: usize, W: Word> StripedConcurrency<N, W> {
 
     /// Returns what a stripe draws on this rest.
     fn draw(rest: u64) -> u64 {
-        (Self::in_rest(rest) / (PARTS * N as u64)).min(LARGEST)
+        (Self::in_rest(rest) / (PARTS * shares(N))).min(LARGEST)
     }
 
     /// Returns whether a stripe may draw at least `n` permits on this rest.
@@ -865,7 +867,7 @@ impl StripedConcurrencyBuilder {
             if limit > max {
                 return Err(SettingsError::TooLarge { setting, max: max as u64 });
             }
-            let part = limit as u64 / (2 * N as u64);
+            let part = limit as u64 / (2 * shares(N));
             let most = if part < MOST { part } else { MOST } as u32;
             let rest = (limit as u64) << StripedConcurrency::<N, W>::AVAILABLE_AT;
             let shared = CachePadded::new(Shared {

@@ -33,6 +33,7 @@ pub(crate) enum Back {
 #[allow(non_camel_case_types, reason = "as in the registry")]
 pub(crate) enum Denial {
     writes_nothing,
+    learns,
     acts,
 }
 

@@ -12,7 +12,7 @@
 ///     new: (|limit, time| result),
 ///     on_board: (|limit, time| result),
 ///     back: by_time | by_release | always,
-///     denial: writes_nothing | acts,
+///     denial: writes_nothing | learns | acts,
 ///     refunds: [|limiter, time| duration],
 ///     saves: [builder, ...],
 ///     hot_path: { writes: n, cold: [function, ...] },
@@ -33,7 +33,8 @@
 ///     `Retry::OnRelease`, and nothing depends on the time.
 ///   - `always`: none is ever taken, so none returns, and nothing is denied.
 /// - `denial` is what a denial does to the state:
-///   - `writes_nothing`: nothing that a later call is told of.
+///   - `writes_nothing`: nothing at all, so it may lie on a read-only page.
+///   - `learns`: it notes what makes later denials cheaper. No later call is told of it.
 ///   - `acts`: it may change what later requests are told, as a denial that starts a wait does.
 ///     Name the type under "A denial writes nothing" at the head of `core/src/lib.rs`.
 /// - `refunds` is empty if nothing can be refunded. Otherwise it returns the age at which a receipt
@@ -269,7 +270,7 @@ macro_rules! for_each_limiter {
                 .tick(core::time::Duration::from_millis(1))
                 .build_on()),
                 back: by_time,
-                denial: writes_nothing,
+                denial: learns,
                 refunds: [|limiter, _time| limiter.horizon()],
                 saves: [],
                 hot_path: { writes: 1, cold: ["take_slowly", "trade", "look", "first"] },
