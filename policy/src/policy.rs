@@ -519,7 +519,7 @@ impl Policy {
     /// ").unwrap();
     /// let warning = &policy.warnings()[0];
     /// assert_eq!(warning.line, 6);
-    /// assert!(warning.message.contains("never asked, because `service` matches every request"));
+    /// assert!(warning.message.contains("because `service` (line 3) matches every request"));
     /// ```
     #[cfg(any(feature = "toml", feature = "json"))]
     pub fn warnings(&self) -> &[FileError] {
