@@ -548,7 +548,7 @@ fn a_limit_of_0_in_a_store_denies_every_request() {
 
 #[test]
 fn a_limit_that_a_store_cannot_keep_is_refused() {
-    use CounterLimitError::{AtOnce, Invalid, Period, TooLarge, Unsupported};
+    use CounterLimitError::{AtOnce, Invalid, Period, Strict, TooLarge, Unsupported};
     let error = |limit: Limit| CounterLimit::try_from(&limit).unwrap_err();
     let second = |count| Limit::per(count, Duration::from_secs(1));
     assert_eq!(error(Limit::at_once(1)), AtOnce);
@@ -561,7 +561,7 @@ fn a_limit_that_a_store_cannot_keep_is_refused() {
                 .algorithm_of(Algorithm::SlidingWindow { segments: 4 })
                 .strict()
         ),
-        Unsupported("strict")
+        Strict
     );
     let from_request = second(1).algorithm_of(Algorithm::WindowFromRequest);
     assert_eq!(error(from_request), Unsupported("window-from-request"));
