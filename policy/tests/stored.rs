@@ -204,15 +204,17 @@ fn shadow_rules_with_a_store_are_asked_and_deny_nothing() {
         .map(|_| {
             let decision = decide(&policy, &Request::new("GET", "/"));
             let shadow = decision.decision().shadow_denied().map(Rule::name);
-            (decision.is_allowed(), shadow)
+            let by = decision.decision().shadow_denied_by();
+            (decision.is_allowed(), shadow, by.map(ToString::to_string))
         })
         .collect();
+    let by = |limit: &str| Some(limit.to_owned());
     let expected = [
-        (true, None),
-        (true, Some("later")),
-        (true, Some("shadow")),
-        (true, Some("shadow")),
-        (false, Some("shadow")),
+        (true, None, None),
+        (true, Some("later"), by("1/h")),
+        (true, Some("shadow"), by("2/h")),
+        (true, Some("shadow"), by("2/h")),
+        (false, Some("shadow"), by("2/h")),
     ];
     assert_eq!(seen, expected);
 }
