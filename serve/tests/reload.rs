@@ -171,7 +171,10 @@ fn a_check_of_a_file_judges_the_whole_file_and_ends() {
         "{log}"
     );
     for (settings, says) in [
-        ("serve.trustd = []", "unknown field `trustd`"),
+        (
+            "serve.trustd = []",
+            "policy.toml:1:7: trustd is not a setting of serve: did you mean trusted?",
+        ),
         ("serve.wait = 'soon'", "soon"),
         (
             "serve.stores.shared.redis = 'nowhere'",
