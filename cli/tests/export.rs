@@ -692,7 +692,7 @@ limits = ['20/h']
     let output = export(policy, "nginx");
     assert_eq!(output.status.code(), Some(3));
     let expected = "\
-warning: window: 5/m: only a continuous token bucket can be said, such as { rate = \"5/m\", burst = 5 }: its requests pass without a limit
+warning: window: 5/m: only a continuous token bucket can be said, such as { rate = \"5/m\", burst = 5 }, by which up to 10 pass in the first minute: its requests pass without a limit
  --> FILE:2:8
   |
 2 | name = 'window'
@@ -733,8 +733,31 @@ fn a_bucket_is_proposed_for_a_window_where_the_server_can_say_it() {
         "[[rules]]\nname = 'a'\nlimits = [{ rate = '20/h', algorithm = 'fixed-window' }]\n";
     let reason = "a: 20/h: only a continuous token bucket can be said: its requests pass";
     assert!(text(&export(hourly, "nginx").stderr).contains(reason));
-    let bucket = "can be said, such as { rate = \"20/h\", burst = 20 }: its requests pass";
+    let bucket = "can be said, such as { rate = \"20/h\", burst = 20 }, by which up to 40 pass in the \
+                  first hour: its requests pass";
     assert!(text(&export(hourly, "envoy").stderr).contains(bucket));
+}
+
+#[test]
+fn a_file_says_what_a_bucket_lets_pass_in_its_first_period_where_that_may_surprise() {
+    let limits = "'5/m', '1001/d', '9/10m', '20/s', '1/m', { rate = '5/h', burst = 2 }";
+    let policy = format!("[[rules]]\nname = 'login'\nlimits = [{limits}]\n");
+    let file = exported(&policy, "haproxy");
+    let notes: Vec<_> = { file.lines() }
+        .filter(|line| line.starts_with("# login"))
+        .collect();
+    let expected = [
+        "# login: 5/m: up to 10 pass in the first minute: 5 at once, and 5 that return. For 5 in \
+         any: { rate = \"2/m\", burst = 3 }",
+        "# login: 1001/d: up to 2002 pass in the first day: 1001 at once, and 1001 that return. \
+         For 1001 in any: { rate = \"500/d\", burst = 501 }",
+        "# login: 9/10m: up to 18 pass in the first 10m: 9 at once, and 9 that return. For 9 in \
+         any: { rate = \"4/10m\", burst = 5 }",
+    ];
+    assert_eq!(notes, expected);
+    assert!(
+        exported("[[rules]]\nname = 'a'\nlimits = ['5/m']\n", "nginx").contains("\n# a: 5/m: ")
+    );
 }
 
 #[test]
