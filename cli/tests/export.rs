@@ -3,6 +3,8 @@
 mod common;
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::ffi::OsString;
 use std::fs;
@@ -20,7 +22,11 @@ use portcullis_policy::{Considered, Policy, Request};
 use serde_json::{Value, json};
 
 fn export(policy: &str, to: &str) -> Output {
-    let file = Scratch::new(&format!("{to}.toml"), policy.as_bytes());
+    // The tests of this program run at once.
+    static FILES: AtomicU32 = AtomicU32::new(0);
+
+    let number = FILES.fetch_add(1, Relaxed);
+    let file = Scratch::new(&format!("{to}-{number}.toml"), policy.as_bytes());
     let output = portcullis(&["export", file.path(), "--to", to])
         .output()
         .unwrap();
