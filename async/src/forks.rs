@@ -69,6 +69,10 @@ impl Noted {
 
     /// Notes this process. Returns whether it is another one than before: a child of it.
     #[inline]
+    #[cfg_attr(
+        not(all(feature = "std", not(portcullis_loom))),
+        allow(clippy::unused_self, reason = "no process is noted")
+    )]
     pub(crate) fn is_forked(&mut self) -> bool {
         #[cfg(all(feature = "std", not(portcullis_loom)))]
         {

@@ -23,7 +23,7 @@ mod plan;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use self::plan::{Plan, Unsaid};
+use self::plan::{Plan, Unsaid, first_periods};
 use crate::args::{ExportArgs, Target};
 use crate::failure::Failure;
 use crate::policy_file::PolicyFile;
@@ -62,10 +62,16 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::FAILURE);
         }
     };
+    let plan = match args.to {
+        Target::Nginx => Plan::new(&policy, &nginx::Nginx),
+        Target::Haproxy => Plan::new(&policy, &haproxy::Haproxy),
+        Target::Envoy => Plan::new(&policy, &envoy::Envoy),
+    };
+    let first = first_periods(&plan);
     let (text, unsaid) = match args.to {
-        Target::Nginx => nginx::write(Plan::new(&policy, &nginx::Nginx)),
-        Target::Haproxy => haproxy::write(Plan::new(&policy, &haproxy::Haproxy)),
-        Target::Envoy => envoy::write(Plan::new(&policy, &envoy::Envoy)),
+        Target::Nginx => nginx::write(plan),
+        Target::Haproxy => haproxy::write(plan),
+        Target::Envoy => envoy::write(plan),
     };
     let mut out = io::stdout().lock();
     if args.to != Target::Envoy {
@@ -73,6 +79,9 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode, Failure> {
         for Unsaid { rule, reason } in &unsaid {
             let rule = visible(rule.as_bytes());
             writeln!(out, "# Not said here: {rule}: {reason}")?;
+        }
+        for note in first {
+            writeln!(out, "# {note}")?;
         }
         if text.contains(ALSO) {
             out.write_all(TWICE.as_bytes())?;

@@ -95,6 +95,24 @@ fn the_memory_of_large_tables_is_shown() {
 }
 
 #[test]
+fn a_rule_that_is_never_asked_is_a_warning_with_the_line_of_the_rule_that_decides() {
+    let rules = "[[rules]]\nname = 'all'\nlimits = ['9/s']\n\n\
+                 [[rules]]\nname = 'one'\nlimits = ['1/s']\n";
+    let file = Scratch::new("never-asked.toml", rules.as_bytes());
+    let output = check(&[file.path()]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let expected = "\
+warning: name: this rule is never asked, because `all` (line 2) matches every request that it matches, and decides it: add `continue = true` there to take from both, or give this one a lower priority
+ --> FILE:6:8
+  |
+6 | name = 'one'
+  |        ^^^^^
+
+";
+    assert_eq!(text(&output.stderr).replace(file.path(), "FILE"), expected);
+}
+
+#[test]
 fn a_file_of_another_system_is_checked_and_what_it_loses_is_a_warning() {
     let route = "\"UpstreamPathTemplate\": \"/a/{b}\", \"RateLimitOptions\": ";
     let options = "{ \"Limit\": 2, \"Period\": \"1s\", \"ClientWhitelist\": [\"\"] }";

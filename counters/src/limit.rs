@@ -265,6 +265,8 @@ pub enum CounterLimitError {
     AtOnce,
     /// A setting or an algorithm that limits in a store do not have.
     Unsupported(&'static str),
+    /// The limit holds in any period, as a strict sliding window does. No window in a store does.
+    Strict,
     /// The period, divided by the number of segments, is not a whole number of microseconds.
     Period {
         /// The number of segments, 1 if the limit has none.
@@ -283,15 +285,12 @@ impl fmt::Display for CounterLimitError {
                 f.write_str("permits at once cannot be in a counter store: give the limit a period")
             }
             Self::Unsupported(setting) => {
-                write!(f, "{setting}: not supported by a limit in a counter store")?;
-                if *setting == "strict" {
-                    f.write_str(
-                        ". For at most N in any period, take a token bucket whose burst and rate \
-                         are N together",
-                    )?;
-                }
-                Ok(())
+                write!(f, "{setting}: not supported by a limit in a counter store")
             }
+            Self::Strict => f.write_str(
+                "strict: not supported by a limit in a counter store. For at most N in any period, \
+                 take a token bucket whose burst and rate are N together",
+            ),
             Self::Period { segments: 1 } => {
                 f.write_str("the period must be a whole number of microseconds, at least 1")
             }

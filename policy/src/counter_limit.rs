@@ -45,7 +45,7 @@ impl TryFrom<&Limit> for CounterLimit {
             return Err(CounterLimitError::Unsupported("refill"));
         }
         if limit.is_strict() {
-            return Err(CounterLimitError::Unsupported("strict"));
+            return Err(CounterLimitError::Strict);
         }
         if limit.queue_limit() > 0 {
             return Err(CounterLimitError::Unsupported("queue"));

@@ -20,9 +20,9 @@ use crate::rule::Rule;
 ///
 /// | field | what it is |
 /// |---|---|
-/// | `outcome` | `allowed`, `exempt`, `no rule`, `denied`, `penalized`, `crowded`, `no address`, `unidentified` or `path` |
+/// | `outcome` | `allowed`, `exempt`, `no rule`, `shadow denied`, `denied`, `penalized`, `crowded`, `no address`, `unidentified` or `path` |
 /// | `rule` | the name of the rule that decided, or of the shadow rule |
-/// | `limit` | the limit that denied |
+/// | `limit` | the limit that denied, or by which the shadow rule would have denied |
 /// | `method`, `host`, `cost` | those of the request |
 /// | `retry_after_s` | after a denial, the seconds until a retry |
 /// | `correlation_id`, `duration_s` | as given in [`About`] |
@@ -31,7 +31,7 @@ use crate::rule::Rule;
 /// | level | decision |
 /// |---|---|
 /// | `WARN` | a denial |
-/// | `INFO` | a request that is allowed, and that a shadow rule would have denied |
+/// | `INFO` | a request that is allowed, and that a shadow rule would have denied: `shadow denied` |
 /// | `INFO` | a denial in spite of which the request passes: see [`About::shadow`] |
 /// | `DEBUG` | any other |
 ///
@@ -289,7 +289,10 @@ impl DecisionLog {
             }
         } else if let Some(shadow) = decision.shadow_denied() {
             if tracing::enabled!(target: TARGET, Level::INFO) && self.may_write(now, &mut decided) {
+                let denied_by = decision.shadow_denied_by();
+                decided.outcome = SHADOW_DENIED;
                 decided.rule = Some(shadow.name());
+                decided.limit = denied_by.as_ref().map(|limit| limit as &dyn fmt::Display);
                 event!(Level::INFO, decided, "a shadow rule would deny the request");
             }
         } else {
@@ -314,6 +317,9 @@ impl DecisionLog {
         true
     }
 }
+
+/// The outcome in the event of a request that passes, and that a shadow rule would have denied.
+const SHADOW_DENIED: &str = "shadow denied";
 
 /// The name of an outcome in events.
 fn name_of(outcome: Outcome) -> &'static str {

@@ -505,17 +505,18 @@ impl<'t> Reader<'t> {
             )
         };
         let message = |doubt: Doubt| {
-            let line = doubt.other.as_ref().map(|other| {
+            let other = doubt.other.as_ref().map(|(other, then)| {
                 let start = place(other, "name").start;
-                1 + self.text[..start].matches('\n').count()
+                let line = 1 + self.text[..start].matches('\n').count();
+                format!(" (line {line}){then}")
             });
-            let line = line.map_or(String::new(), |line| format!(" (line {line})"));
+            let other = other.unwrap_or_default();
             let Doubt {
                 setting, problem, ..
             } = &doubt;
             (
                 place(&doubt.rule, setting),
-                format!("{setting}: {problem}{line}"),
+                format!("{setting}: {problem}{other}"),
             )
         };
         let doubts = judge(policy.rules(), policy.path_rules());

@@ -28,12 +28,14 @@ const CREDENTIALS: [&str; 8] = [
     "xclientsecret",
 ];
 
-/// A doubt about a setting of a rule, and the other rule that it is about.
+/// A doubt about a setting of a rule.
 pub(crate) struct Doubt {
     pub(crate) rule: Arc<str>,
     pub(crate) setting: &'static str,
+    /// Ends with the name of the other rule, if there is one.
     pub(crate) problem: String,
-    pub(crate) other: Option<Arc<str>>,
+    /// Another rule that the doubt is about, and the text that follows its line.
+    pub(crate) other: Option<(Arc<str>, &'static str)>,
 }
 
 /// Judges valid rules that are in the order of their priority.
@@ -49,12 +51,12 @@ pub(crate) fn judge<'r>(
         .collect();
     let mut work = MAX_WORK;
     for (index, rule) in rules.iter().enumerate() {
-        let mut doubt = |setting, problem: String, other: Option<&Rule>| {
+        let mut doubt = |setting, problem: String, other: Option<(&Rule, &'static str)>| {
             doubts.push(Doubt {
                 rule: Arc::clone(&rule.name),
                 setting,
                 problem,
-                other: other.map(|other| Arc::clone(&other.name)),
+                other: other.map(|(other, then)| (Arc::clone(&other.name), then)),
             });
         };
         let covers = |earlier: &usize| parsed[*earlier].covers(&parsed[index], &mut work);
@@ -63,13 +65,11 @@ pub(crate) fn judge<'r>(
             && let Some(earlier) = earlier.find(covers)
         {
             let other = rules[earlier];
-            let problem = format!(
-                "this rule is never asked, because `{}` matches every request that it matches, and \
-                 decides it: add `continue = true` there to take from both, or give this one a \
-                 lower priority",
-                other.name()
-            );
-            doubt("name", problem, Some(other));
+            let problem = format!("this rule is never asked, because `{}`", other.name());
+            let then = " matches every request that it matches, and decides it: add \
+                        `continue = true` there to take from both, or give this one a lower \
+                        priority";
+            doubt("name", problem, Some((other, then)));
         }
         if !rule.key.is_shared() && rule.limits.is_empty() && rule.thresholds.is_empty() {
             let problem = "has no effect without a limit: add a limit, or leave it out";

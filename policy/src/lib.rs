@@ -230,6 +230,7 @@ pub use live::{Change, LivePolicy, LoadedPolicy, PolicyReader, SharedPolicy};
 pub use matcher::Matcher;
 #[cfg(feature = "metrics")]
 pub use metrics::{MeasuredLease, MeasuredWait, Metrics, QueueResult, RuleMetrics};
+pub use nearest::nearest;
 pub use path::{MAX_COMPONENTS, MAX_PATH_LEN, PathError, PathReading, PathRules};
 pub use period::{PeriodError, parse_count, parse_period, period_text};
 pub use policy::activity::InForce;

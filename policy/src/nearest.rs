@@ -1,7 +1,16 @@
 //! The name that a misspelled one probably means.
 
-/// The known name that a misspelled one probably means.
-pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+/// Returns the known name that a misspelled one probably means: one at most a few letters apart,
+/// without regard to case. `None` if there is none. For programs that have settings of their own in
+/// a file of rules.
+///
+/// ```
+/// use portcullis_policy::nearest;
+/// let known = ["trusted", "wait"];
+/// assert_eq!(nearest("trustd", known.into_iter()), Some("trusted"));
+/// assert_eq!(nearest("colour", known.into_iter()), None);
+/// ```
+pub fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let farthest = |known: &str| 1 + known.len() / 4;
     known
         // Names of very different lengths are not compared: that would take long.

@@ -519,7 +519,7 @@ impl Policy {
     /// ").unwrap();
     /// let warning = &policy.warnings()[0];
     /// assert_eq!(warning.line, 6);
-    /// assert!(warning.message.contains("never asked, because `service` matches every request"));
+    /// assert!(warning.message.contains("because `service` (line 3) matches every request"));
     /// ```
     #[cfg(any(feature = "toml", feature = "json"))]
     pub fn warnings(&self) -> &[FileError] {
@@ -765,9 +765,30 @@ struct Parts {
     place: Option<Place>,
     /// Shadow rules whose `at_once` permits are held, if there are any.
     shadows: Option<[Option<(u32, Place)>; MAX_SHADOWS]>,
-    shadow_denied: Option<u32>,
+    shadow_denied: Option<ShadowDenial>,
     /// The other rules that the request is limited by, in order.
     others: Option<Arc<Vec<Part>>>,
+}
+
+/// A shadow rule that would have denied a request, and by which limit.
+#[derive(Clone, Copy)]
+pub(crate) struct ShadowDenial {
+    rule: u32,
+    /// The override whose limits were asked.
+    instead: Option<u32>,
+    /// `None` if no limit was reached.
+    limit: Option<u8>,
+}
+
+impl ShadowDenial {
+    pub(crate) fn new(rule: u32, instead: Option<u32>, limit: Option<usize>) -> Self {
+        Self {
+            rule,
+            instead,
+            // A rule has few limits.
+            limit: limit.and_then(|limit| limit.try_into().ok()),
+        }
+    }
 }
 
 impl Parts {
@@ -809,8 +830,14 @@ impl<'p> Decision<'p> {
                     None => store.release(place.at, self.parts.cost),
                 }
             }
-            Verdict::Denied(..) | Verdict::NoAddress | Verdict::Unidentified => {
-                self.parts.shadow_denied.get_or_insert(rule);
+            Verdict::Denied(place, StoreDenied { limit, denied }) => {
+                let limit = limit.filter(|_| !matches!(denied, Denied::Crowded { .. }));
+                let denial = ShadowDenial::new(rule, place.instead, limit);
+                self.parts.shadow_denied.get_or_insert(denial);
+            }
+            Verdict::NoAddress | Verdict::Unidentified => {
+                let denial = ShadowDenial::new(rule, None, None);
+                self.parts.shadow_denied.get_or_insert(denial);
             }
             // A store is asked later, by `decide_stored`.
             Verdict::Stored | Verdict::Granted(None) | Verdict::Exempt | Verdict::Skipped => {}
@@ -915,8 +942,31 @@ impl<'p> Decision<'p> {
 
     /// As [`shadow_denied`](Self::shadow_denied), with the index of the rule.
     pub(crate) fn shadow_denial(&self) -> Option<(usize, &'p Rule)> {
-        let index = self.parts.shadow_denied? as usize;
+        let index = self.parts.shadow_denied?.rule as usize;
         Some((index, &self.policy.rules[index].rule))
+    }
+
+    /// Returns the limit by which [`shadow_denied`](Self::shadow_denied) would have denied the
+    /// request: one of the rule, or of the override for the request's key. `None` if no shadow rule
+    /// would have denied it, or if no limit was reached: the request lacks a part of the key, a
+    /// table has no room for the key, or a penalty is in force.
+    ///
+    /// ```
+    /// # use portcullis_core::Timestamp;
+    /// # use portcullis_policy::{Policy, Request, Rule};
+    /// let rule = Rule::new("new").shadow().limit("9/s".parse()?).limit("1/m".parse()?);
+    /// let policy = Policy::new([rule]).unwrap();
+    /// let decide = || policy.decide_at(Timestamp::from_secs(1), &Request::new("GET", "/"));
+    /// assert!(decide().shadow_denied_by().is_none());
+    /// assert_eq!(decide().shadow_denied_by().unwrap().to_string(), "1/m");
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn shadow_denied_by(&self) -> Option<&'p Limit> {
+        let denial = self.parts.shadow_denied?;
+        let active = &self.policy.rules[denial.rule as usize];
+        active
+            .limits_of(denial.instead)
+            .get(usize::from(denial.limit?))
     }
 
     /// Returns what is left of the limit that decided: of the one that denied, or of an allowed
@@ -1108,13 +1158,12 @@ impl<'p> Decision<'p> {
     }
 
     /// Notes that a shadow rule would have denied the request.
-    pub(crate) fn note_shadow(&mut self, rule: u32) {
+    pub(crate) fn note_shadow(&mut self, denial: ShadowDenial) {
         // The first by priority, in whatever order the stores answered.
-        self.parts.shadow_denied = Some(
-            self.parts
-                .shadow_denied
-                .map_or(rule, |first| first.min(rule)),
-        );
+        let first = self.parts.shadow_denied;
+        if first.is_none_or(|first| denial.rule < first.rule) {
+            self.parts.shadow_denied = Some(denial);
+        }
     }
 
     /// The time of the decision.

@@ -149,8 +149,8 @@ fn each_decision_has_an_event_with_its_fields() {
         (
             Level::INFO,
             format!(
-                "message=a shadow rule would deny the request outcome=\"allowed\" rule=\"new\" \
-                 {common} {about} left_out=0"
+                "message=a shadow rule would deny the request outcome=\"shadow denied\" \
+                 rule=\"new\" limit=2/m {common} {about} left_out=0"
             ),
         ),
         (
@@ -170,8 +170,8 @@ fn each_decision_has_an_event_with_its_fields() {
         (
             Level::INFO,
             format!(
-                "message=a shadow rule would deny the request outcome=\"exempt\" rule=\"new\" \
-                 {common} {about} left_out=0"
+                "message=a shadow rule would deny the request outcome=\"shadow denied\" \
+                 rule=\"new\" limit=2/m {common} {about} left_out=0"
             ),
         ),
     ];

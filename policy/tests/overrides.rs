@@ -158,7 +158,9 @@ fn a_shadow_rule_judges_by_overrides_too() {
     let decide = || policy.decide_at(at(1), &GET.tier("a"));
     let held = [decide(), decide()];
     assert!(held.iter().all(|held| held.shadow_denied().is_none()));
-    assert!(decide().shadow_denied().is_some());
+    let denied = decide();
+    assert_eq!(denied.shadow_denied().unwrap().name(), "shadow");
+    assert_eq!(denied.shadow_denied_by(), Some(&Limit::at_once(2)));
     drop(held);
     assert!(decide().shadow_denied().is_none(), "both are released");
 }

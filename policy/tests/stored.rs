@@ -204,15 +204,17 @@ fn shadow_rules_with_a_store_are_asked_and_deny_nothing() {
         .map(|_| {
             let decision = decide(&policy, &Request::new("GET", "/"));
             let shadow = decision.decision().shadow_denied().map(Rule::name);
-            (decision.is_allowed(), shadow)
+            let by = decision.decision().shadow_denied_by();
+            (decision.is_allowed(), shadow, by.map(ToString::to_string))
         })
         .collect();
+    let by = |limit: &str| Some(limit.to_owned());
     let expected = [
-        (true, None),
-        (true, Some("later")),
-        (true, Some("shadow")),
-        (true, Some("shadow")),
-        (false, Some("shadow")),
+        (true, None, None),
+        (true, Some("later"), by("1/h")),
+        (true, Some("shadow"), by("2/h")),
+        (true, Some("shadow"), by("2/h")),
+        (false, Some("shadow"), by("2/h")),
     ];
     assert_eq!(seen, expected);
 }
@@ -548,7 +550,7 @@ fn a_limit_of_0_in_a_store_denies_every_request() {
 
 #[test]
 fn a_limit_that_a_store_cannot_keep_is_refused() {
-    use CounterLimitError::{AtOnce, Invalid, Period, TooLarge, Unsupported};
+    use CounterLimitError::{AtOnce, Invalid, Period, Strict, TooLarge, Unsupported};
     let error = |limit: Limit| CounterLimit::try_from(&limit).unwrap_err();
     let second = |count| Limit::per(count, Duration::from_secs(1));
     assert_eq!(error(Limit::at_once(1)), AtOnce);
@@ -561,7 +563,7 @@ fn a_limit_that_a_store_cannot_keep_is_refused() {
                 .algorithm_of(Algorithm::SlidingWindow { segments: 4 })
                 .strict()
         ),
-        Unsupported("strict")
+        Strict
     );
     let from_request = second(1).algorithm_of(Algorithm::WindowFromRequest);
     assert_eq!(error(from_request), Unsupported("window-from-request"));

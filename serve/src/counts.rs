@@ -24,7 +24,8 @@ use std::time::SystemTime;
 
 use http::StatusCode;
 use portcullis_policy::{
-    About, DecisionLog, LivePolicy, Policy, Rule, RuleCounts, SharedPolicy, Statistics,
+    About, Decision, DecisionLog, Limit, LivePolicy, Policy, Rule, RuleCounts, SharedPolicy,
+    Statistics,
 };
 use portcullis_tower::Watched;
 
@@ -54,8 +55,9 @@ const SAMPLES: usize = 11;
 struct OfPolicy {
     policy: SharedPolicy,
     statistics: Statistics,
-    /// For each rule, how often it would have denied as a shadow rule.
-    shadows: Box<[AtomicU64]>,
+    /// For each rule, how often it would have denied as a shadow rule: by each of its limits, and
+    /// in another way.
+    shadows: Box<[Box<[AtomicU64]>]>,
 }
 
 /// Counts since the start of the program.
@@ -105,17 +107,39 @@ pub(crate) struct Times {
     pub(crate) micros: u64,
 }
 
+/// A count for each limit of a rule, and one more.
+fn of_limits(rule: &Rule) -> Box<[AtomicU64]> {
+    let counts = 0..=rule.limits().len();
+    counts.map(|_| AtomicU64::new(0)).collect()
+}
+
 impl OfPolicy {
     fn new(policy: SharedPolicy) -> Arc<Self> {
         Arc::new(Self {
             statistics: Statistics::new(&policy),
-            shadows: policy.rules().map(|_| AtomicU64::new(0)).collect(),
+            shadows: policy.rules().map(of_limits).collect(),
             policy,
         })
     }
 
     fn is_of(&self, policy: &Policy) -> bool {
         ptr::eq::<Policy>(&raw const *self.policy, policy)
+    }
+
+    /// Counts that a shadow rule would have denied.
+    fn count_shadow(&self, decision: &Decision<'_>) {
+        let Some(shadow) = decision.shadow_denied() else {
+            return;
+        };
+        let is_it = |rule: &Rule| ptr::eq(rule, shadow);
+        let Some(index) = self.policy.rules().position(is_it) else {
+            return;
+        };
+        let by = decision.shadow_denied_by();
+        let is_by = |limit: &Limit| by.is_some_and(|by| ptr::eq(by, limit));
+        let limits = shadow.limits();
+        let at = limits.iter().position(is_by).unwrap_or(limits.len());
+        self.shadows[index][at].fetch_add(1, Relaxed);
     }
 
     /// Adds the counts of the denied keys to `sums`.
@@ -135,7 +159,7 @@ impl OfPolicy {
             *sums.entry((rule.to_owned(), answer, limit)).or_default() += count;
         };
         let counts = self.statistics.rules();
-        for ((rule, counts), shadow) in self.policy.rules().zip(&counts).zip(&self.shadows) {
+        for ((rule, counts), shadows) in self.policy.rules().zip(&counts).zip(&self.shadows) {
             let RuleCounts {
                 allowed,
                 exempt,
@@ -147,7 +171,14 @@ impl OfPolicy {
             } = counts;
             let name = rule.name();
             if rule.is_shadow() {
-                add(name, "shadow_denied", String::new(), shadow.load(Relaxed));
+                for (index, count) in shadows.iter().enumerate() {
+                    let (limit, count) = (rule.limits().get(index), count.load(Relaxed));
+                    // The other ways are seldom: a rule without limits has no other sample.
+                    if limit.is_some() || count > 0 || index == 0 {
+                        let limit = limit.map_or_else(String::new, ToString::to_string);
+                        add(name, "shadow_denied", limit, count);
+                    }
+                }
                 continue;
             }
             for (answer, count) in [
@@ -201,13 +232,7 @@ impl Counts {
     pub(crate) fn decided(&self, seen: &Watched<'_>) {
         if let Some(of) = self.of(seen.policy) {
             of.statistics.count(seen.decision, seen.request);
-            let is_shadow = |rule: &Rule| {
-                let shadow = seen.decision.shadow_denied();
-                shadow.is_some_and(|shadow| ptr::eq(shadow, rule))
-            };
-            if let Some(index) = seen.policy.rules().position(is_shadow) {
-                of.shadows[index].fetch_add(1, Relaxed);
-            }
+            of.count_shadow(seen.decision);
         }
         let mut about = About::new().shadow(self.is_shadow);
         (about.limit, about.retry) = (seen.limit_in_store, seen.retry);

@@ -84,11 +84,11 @@ fn decisions(text: &mut Text, counts: &Counts) {
     text.metric(
         name,
         "counter",
-        "Requests that a shadow rule would have denied.",
+        "Requests that a shadow rule would have denied, by the rule and its limit.",
     );
-    for ((rule, answer, _), count) in &decisions {
+    for ((rule, answer, limit), count) in &decisions {
         if *answer == "shadow_denied" {
-            text.sample(name, &[("rule", rule)], count);
+            text.sample(name, &[("rule", rule), ("limit", limit)], count);
         }
     }
 }

@@ -45,15 +45,33 @@ impl<T: Display> Display for Escaped<T> {
     }
 }
 
-/// A time, as the log has it.
-struct TimeOfDay(SystemTime);
+/// A time in UTC, as RFC 3339 has it: with the date, because a file may be refused for days.
+struct DateTime(SystemTime);
 
-impl Display for TimeOfDay {
+impl Display for DateTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let since_epoch = self.0.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let second = since_epoch.as_secs() % 86_400;
-        let (hour, minute) = (second / 3_600, second / 60 % 60);
-        write!(f, "{hour:02}:{minute:02}:{:02} UTC", second % 60)
+        let (days, second) = (
+            since_epoch.as_secs() / 86_400,
+            since_epoch.as_secs() % 86_400,
+        );
+        // Years begin in March here, so that a leap day is the last day of its year. The first
+        // begins 719,468 days before 1970. The calendar repeats after 400 years, 146,097 days.
+        let (cycle, day) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097);
+        let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        // Five months from March on, and from August on, have 153 days.
+        let month = (5 * day + 2) / 153;
+        let day = day - (153 * month + 2) / 5 + 1;
+        let (year, month) = match month {
+            0..10 => (400 * cycle + year, month + 3),
+            _ => (400 * cycle + year + 1, month - 9),
+        };
+        let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+        write!(
+            f,
+            "{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
+        )
     }
 }
 
@@ -113,7 +131,7 @@ pub(crate) fn live(counts: &Counts, stores: &[StoreState]) -> String {
     }
     html.push_str("</p>\n");
     if let Some(RefusedFile { since, why }) = counts.refused_file() {
-        let (since, why) = (TimeOfDay(since), Escaped(why));
+        let (since, why) = (DateTime(since), Escaped(why));
         let _ = writeln!(
             html,
             "<p class=\"bad\">The file is refused since {since}: {why}</p>"
@@ -352,9 +370,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_of_day_has_hours_minutes_and_seconds() {
-        let time = UNIX_EPOCH + core::time::Duration::from_secs(3 * 86_400 + 7 * 3_600 + 65);
-        assert_eq!(TimeOfDay(time).to_string(), "07:01:05 UTC");
+    fn a_time_has_a_date_also_around_leap_days() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_795_822_079, "2026-11-27T23:27:59Z"),
+            (1_798_761_599, "2026-12-31T23:59:59Z"),
+            (1_798_761_600, "2027-01-01T00:00:00Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            let time = UNIX_EPOCH + core::time::Duration::from_secs(seconds);
+            assert_eq!(DateTime(time).to_string(), expected);
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use ipnet::IpNet;
 use portcullis_counters::OnFailure;
-use portcullis_policy::parse_period;
+use portcullis_policy::{nearest, parse_period};
 use portcullis_tower::fields::{Generation, ResetForm};
 use serde::{Deserialize, Deserializer, de};
 
@@ -195,14 +195,8 @@ impl Settings {
         let is_toml = path
             .extension()
             .is_some_and(|extension| extension == "toml");
-        let file: Result<File, String> = if is_toml {
-            toml::from_str(&text).map_err(|error| error.to_string())
-        } else {
-            let file =
-                jsonc_parser::parse_to_serde_value(&text, &jsonc_parser::ParseOptions::default());
-            file.map_err(|error| error.to_string())
-        };
-        let file = file.map_err(|error| format!("{}: {error}", path.display()))?;
+        let file = if is_toml { toml(&text) } else { json(&text) };
+        let file = file.map_err(|error| format!("{}:{error}", path.display()))?;
         Ok(file.serve)
     }
 
@@ -213,14 +207,85 @@ impl Settings {
     }
 }
 
+/// Reads a file in TOML. The error begins with the line and the column, as those of the policy do.
+fn toml(text: &str) -> Result<File, String> {
+    toml::from_str(text).map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start);
+        let before = &text[..text.floor_char_boundary(start)];
+        let (line, column) = match before.rsplit_once('\n') {
+            Some((lines, rest)) => (lines.matches('\n').count() + 2, rest.chars().count() + 1),
+            None => (1, before.chars().count() + 1),
+        };
+        format!("{line}:{column}: {}", with_nearest(error.message()))
+    })
+}
+
+/// Reads a file in JSON. Its errors have no place.
+fn json(text: &str) -> Result<File, String> {
+    let file = jsonc_parser::parse_to_serde_value(text, &jsonc_parser::ParseOptions::default());
+    file.map_err(|error| format!(" {}", with_nearest(&error.to_string())))
+}
+
+/// Says of an unknown setting which one it probably means, as the policy says it of those of rules.
+/// Only the message of `serde` has the name and those that are known.
+fn with_nearest(message: &str) -> String {
+    let unknown = || {
+        let (_, rest) = message.split_once("unknown field `")?;
+        rest.split_once("`, expected ")
+    };
+    let Some((name, expected)) = unknown() else {
+        return message.to_owned();
+    };
+    let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+    let of = match known.first() {
+        Some(&"redis") => "a table in serve.stores",
+        Some(&"method") => "serve.envoy",
+        _ => "serve",
+    };
+    let hint = match nearest(name, known.iter().copied()) {
+        Some(nearest) => format!("did you mean {nearest}?"),
+        None => format!("expected one of {}", known.join(", ")),
+    };
+    format!("{name} is not a setting of {of}: {hint}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn read(serve: &str) -> Result<Settings, String> {
-        let file = toml::from_str::<File>(&format!("rules = []\n{serve}"));
-        file.map(|file| file.serve)
-            .map_err(|error| error.message().to_owned())
+        toml(&format!("rules = []\n{serve}")).map(|file| file.serve)
+    }
+
+    #[test]
+    fn an_unknown_setting_is_refused_with_the_one_that_it_probably_means() {
+        for (settings, expected) in [
+            (
+                "serve.trustd = []",
+                "2:7: trustd is not a setting of serve: did you mean trusted?",
+            ),
+            (
+                "[serve]\nwait = '1s'\ncolour = 1",
+                "4:1: colour is not a setting of serve: expected one of trusted, fields, wait, \
+                 stores, envoy",
+            ),
+            (
+                "[serve.envoy]\nadress = 'a'",
+                "3:1: adress is not a setting of serve.envoy: did you mean address?",
+            ),
+            (
+                "[serve.stores.a]\nredis = 'r'\nwhendown = 'deny'",
+                "4:1: whendown is not a setting of a table in serve.stores: did you mean \
+                 when_down?",
+            ),
+        ] {
+            assert_eq!(read(settings).unwrap_err(), expected);
+        }
+        let error = json("{ \"rules\": [], \"serve\": { \"field\": \"off\" } }").map(|_| ());
+        assert_eq!(
+            error.unwrap_err(),
+            " field is not a setting of serve: did you mean fields?"
+        );
     }
 
     #[test]

@@ -34,7 +34,7 @@ const POLICY: &str = "
     name = 'trial'
     shadow = true
     paths = ['/b']
-    limits = ['1/d']
+    limits = ['9/s', '1/d']
 ";
 
 #[test]
@@ -52,8 +52,19 @@ fn decisions_are_counted_by_rule_answer_and_limit_and_go_on_after_a_change() {
     );
     assert_eq!(count(&metrics, "\"denied\",limit=\"2/d\""), Some(1.0));
     assert_eq!(count(&metrics, "\"denied\",limit=\"9/7d\""), Some(0.0));
-    let shadow = "portcullis_shadow_denials_total{rule=\"trial\"} ";
-    assert_eq!(value(&metrics, shadow), Some(1.0));
+    let shadow = |limit: &str| {
+        format!("portcullis_shadow_denials_total{{rule=\"trial\",limit=\"{limit}\"}} ")
+    };
+    assert_eq!(value(&metrics, &shadow("1/d")), Some(1.0), "{metrics}");
+    assert_eq!(value(&metrics, &shadow("9/s")), Some(0.0));
+    assert_eq!(value(&metrics, &shadow("")), None);
+    let event = program.event("a shadow rule would deny the request");
+    let fields = ["outcome", "rule", "limit"].map(|name| event[name].as_str());
+    assert_eq!(
+        fields,
+        ["shadow denied", "trial", "1/d"].map(Some),
+        "{event}"
+    );
     let no_rule = "portcullis_decisions_total{rule=\"\",answer=\"no_rule\",limit=\"\"} ";
     assert_eq!(value(&metrics, no_rule), Some(3.0), "{metrics}");
 
@@ -91,6 +102,42 @@ fn decisions_are_counted_by_rule_answer_and_limit_and_go_on_after_a_change() {
     program.write("rules = []");
     program.event("a policy is in force");
     assert!(!program.metrics().contains("quoted"));
+}
+
+/// Keys with limits of their own, and requests that lack the key of a rule.
+#[test]
+fn shadow_denials_without_a_limit_of_the_rule_are_counted_without_one() {
+    let policy = "
+        [[rules]]
+        name = 'own'
+        shadow = true
+        key = ['address']
+        limits = ['9/d']
+        overrides = [{ key = ['192.0.2.7'], limits = ['1/d'] }]
+
+        [[rules]]
+        name = 'none'
+        shadow = true
+        paths = ['/none']
+        limits = [{ at_once = 9 }]
+    ";
+    let program = Program::start("own-shadow", policy, &[]);
+    assert_eq!(
+        ["/", "/", "/"].map(|target| check(&program, target)),
+        [200; 3]
+    );
+    let denials = |rule: &str, limit: &str| {
+        let labels = format!("rule=\"{rule}\",limit=\"{limit}\"");
+        value(
+            &program.metrics(),
+            &format!("portcullis_shadow_denials_total{{{labels}}} "),
+        )
+    };
+    assert_eq!(denials("own", "9/d"), Some(0.0));
+    assert_eq!(denials("own", ""), Some(2.0));
+    assert_eq!(denials("none", ""), Some(0.0));
+    let event = program.event("a shadow rule would deny the request");
+    assert_eq!(event["limit"], "1/d", "{event}");
 }
 
 /// The rule has no limit that the program keeps, and a key has one.

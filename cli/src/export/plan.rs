@@ -1,10 +1,15 @@
 //! What of a policy a server can say.
 
 use core::net::IpAddr;
+use core::time::Duration;
 
 use portcullis_policy::{
-    Algorithm, KeyPart, Kind, Limit, OnMissing, PathReading, Policy, Rule, RuleParts,
+    Algorithm, KeyPart, Kind, Limit, OnMissing, PathReading, Policy, Rule, RuleParts, period_text,
 };
+
+use crate::text::visible;
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// What a server cannot say of a rule.
 pub(crate) struct Unsaid<'p> {
@@ -219,11 +224,50 @@ pub(crate) fn is_continuous(limit: &Limit) -> bool {
 pub(crate) fn not_continuous(limit: &Limit, has_bucket: bool) -> String {
     let reason = "only a continuous token bucket can be said";
     let burst = limit.capacity();
-    if has_bucket {
-        format!("{reason}, such as {{ rate = \"{limit}\", burst = {burst} }}")
-    } else {
-        reason.into()
+    if !has_bucket {
+        return reason.into();
     }
+    let first = first_period(limit).map_or_else(String::new, |first| format!(", by which {first}"));
+    format!("{reason}, such as {{ rate = \"{limit}\", burst = {burst} }}{first}")
+}
+
+/// How much a bucket that is as large as its rate lets pass in its first period: `5/m` reads like 5
+/// in a minute, and is 10. `None` where that surprises nobody: nobody counts the requests of less
+/// than a minute, and who sets another burst knows what it is.
+fn first_period(limit: &Limit) -> Option<String> {
+    let period = limit.period().filter(|period| *period >= MINUTE)?;
+    let count = limit.count();
+    if count < 2 || limit.capacity() != count {
+        return None;
+    }
+    let name = match period_text(period) {
+        text if text == "m" => "minute".into(),
+        text if text == "h" => "hour".into(),
+        text if text == "d" => "day".into(),
+        text => text,
+    };
+    let most = u128::from(count) * 2;
+    Some(format!("up to {most} pass in the first {name}"))
+}
+
+/// What limits that are written let pass in their first period, each with the limit that lets half
+/// of it pass in any.
+pub(crate) fn first_periods(plan: &Plan<'_>) -> Vec<String> {
+    let of_rule = |planned: &Planned<'_>| {
+        let rule = visible(planned.rule.name().as_bytes());
+        let limits = planned.limits.iter();
+        let note = move |limit: &Limit| {
+            let first = first_period(limit).filter(|_| is_continuous(limit))?;
+            let (count, period) = (limit.count(), period_text(limit.period()?));
+            let (burst, rate) = (count.div_ceil(2), count / 2);
+            Some(format!(
+                "{rule}: {limit}: {first}: {count} at once, and {count} that return. For \
+                 {count} in any: {{ rate = \"{rate}/{period}\", burst = {burst} }}"
+            ))
+        };
+        limits.filter_map(note).collect::<Vec<_>>()
+    };
+    plan.rules.iter().flat_map(of_rule).collect()
 }
 
 /// The name of a header field that must be there for a rule to apply.

@@ -7,7 +7,7 @@ use core::hash::Hash as _;
 use portcullis_core::{Clock, Retry, Timestamp};
 
 use super::active::{Active, Unasked};
-use super::{Decision, Policy};
+use super::{Decision, Policy, ShadowDenial};
 use crate::limit::Limit;
 use crate::path::PathRules;
 use crate::request::Request;
@@ -87,8 +87,8 @@ impl Asked {
 pub(crate) struct Answers {
     /// On the rules that decide.
     pub(crate) decided: Option<InStore>,
-    /// The shadow rules that would have denied.
-    shadows: Vec<u32>,
+    /// Of the shadow rules that would have denied.
+    shadows: Vec<ShadowDenial>,
 }
 
 /// What a store decided, for all rules with it that limit the request.
@@ -172,8 +172,8 @@ impl Decision<'_> {
         answers: Result<Answers, StoreError>,
     ) -> Result<Option<InStore>, StoreError> {
         let answers = answers.inspect_err(|_| self.withdraw(answered_at))?;
-        for &rule in &answers.shadows {
-            self.note_shadow(rule);
+        for &denial in &answers.shadows {
+            self.note_shadow(denial);
         }
         if let Some(in_store) = &answers.decided {
             self.conclude(answered_at, in_store.denied_by(self.policy));
@@ -331,10 +331,11 @@ impl Policy {
                     rules: rules.iter().map(|one| (one.rule, one.instead)).collect(),
                 });
             }
-            let denies = shadows
-                .iter()
-                .filter(|_| next().is_ok_and(|answer| !answer.is_allowed()));
-            answered.shadows.extend(denies.map(|one| one.rule));
+            let denials = shadows.iter().filter_map(|one| {
+                let limit = next().ok()?.denied_by()?;
+                Some(ShadowDenial::new(one.rule, one.instead, Some(limit)))
+            });
+            answered.shadows.extend(denials);
         }
         Ok(answered)
     }
