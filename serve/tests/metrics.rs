@@ -235,6 +235,7 @@ fn the_page_shows_who_is_denied_and_what_would_happen_and_escapes_all_text() {
         );
         // Nothing is loaded from elsewhere.
         assert!(!page.contains("//"), "{page}");
+        assert_eq!(heads_and_cells(page), 2, "{page}");
     }
 
     // What the key of a request has left. To ask takes nothing.
@@ -249,6 +250,7 @@ fn the_page_shows_who_is_denied_and_what_would_happen_and_escapes_all_text() {
         denied.contains("denied; 2/d: 0 left, again in 43"),
         "{denied}"
     );
+    assert_eq!(heads_and_cells(&denied), 3, "{denied}");
     assert!(
         page("/?path=/&address=nowhere")
             .body
@@ -271,6 +273,22 @@ fn the_page_shows_who_is_denied_and_what_would_happen_and_escapes_all_text() {
         assert_eq!(check(key), 429);
         page("/live").body.contains("<td class=\"n bad\">")
     });
+}
+
+/// Checks that each row of each table of the page has a cell for each head. Returns how many tables
+/// there are.
+fn heads_and_cells(page: &str) -> usize {
+    let tables = page.split("<thead>").skip(1);
+    tables
+        .inspect(|table| {
+            let (head, rest) = table.split_once("</thead>").expect("the end of the heads");
+            let (rows, _) = rest.split_once("</tbody>").expect("the end of the rows");
+            let heads = head.matches("<th>").chain(head.matches("<th ")).count();
+            for row in rows.split("<tr>").skip(1) {
+                assert_eq!(row.matches("<td").count(), heads, "{head}: {row}");
+            }
+        })
+        .count()
 }
 
 /// The numbers in the row of a table of the page that begins with these cells.

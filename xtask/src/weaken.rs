@@ -3,7 +3,7 @@
 //! orderings in the sources.
 
 mod mutants;
-mod orderings;
+pub(crate) mod orderings;
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};

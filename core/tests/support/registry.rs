@@ -24,9 +24,11 @@
 /// - `W` is the word, which the callback has to define, as a type or as a parameter.
 /// - `on` names the words whose hot paths are read. An instance's path is `instance_acquire`,
 ///   its benches are `instance.allow` and so on.
-/// - `new` makes a typical limiter, in a constant or not: `limit` permits, which return within
-///   `time` if they return by time. `on_board` makes the same on 32 bits, in ticks of a
-///   millisecond where ticks can be chosen.
+/// - `new` makes a typical limiter: `limit` permits, which return within `time` if they return by
+///   time. It becomes the body of a `const fn` for every word `W`, because each limiter can be in a
+///   `static`. So it calls only functions that are `const` and generic over the word, such as
+///   `build_on`, and drops nothing that has a destructor. `on_board` makes the same on 32 bits, in
+///   ticks of a millisecond where ticks can be chosen.
 /// - `back` is how permits return:
 ///   - `by_time`: by time alone. `Back::Release` does nothing, and a retry time is `Retry::At`.
 ///   - `by_release`: by `Back::Release` alone, such as the drop of a lease. A retry time is

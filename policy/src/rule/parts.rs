@@ -57,26 +57,57 @@ impl Rule {
     /// assert_eq!(Rule::new("all").keys(7).parts().keys, 7);
     /// ```
     pub fn parts(&self) -> RuleParts<'_> {
-        let exempt = self.exempt.iter().map(|(text, values)| {
+        // Whole, so that a new setting does not compile until it is a part here, or is named under
+        // the settings that have a method.
+        let Self {
+            conditions,
+            overrides,
+            key,
+            on_missing,
+            keys,
+            exempt,
+            exempt_networks,
+            penalty,
+            hold,
+            // Have a method.
+            name: _,
+            limits: _,
+            thresholds: _,
+            is_shadow: _,
+            is_enabled: _,
+            is_continuing: _,
+            message: _,
+            status: _,
+            has_headers: _,
+            etag: _,
+            store: _,
+            is_synced: _,
+            // The rules of a policy are in this order.
+            priority: _,
+            // Are no settings.
+            adds_up: _,
+            left_out: _,
+        } = self;
+        let exempt = exempt.iter().map(|(text, values)| {
             let mut values: Vec<&str> = values.iter().map(|value| &**value).collect();
             values.sort_unstable();
             (text.part(), values)
         });
-        let [methods, paths, hosts, tiers] = self.conditions.lists();
+        let [methods, paths, hosts, tiers] = conditions.lists();
         RuleParts {
             methods,
             paths,
             hosts,
             tiers,
-            properties: &self.conditions.properties,
-            key: self.key.parts().collect(),
-            on_missing: self.on_missing,
-            keys: self.keys,
+            properties: &conditions.properties,
+            key: key.parts().collect(),
+            on_missing: *on_missing,
+            keys: *keys,
             exempt: exempt.collect(),
-            exempt_networks: &self.exempt_networks,
-            penalty: self.penalty,
-            hold: self.hold,
-            has_overrides: !self.overrides.is_empty(),
+            exempt_networks,
+            penalty: *penalty,
+            hold: *hold,
+            has_overrides: !overrides.is_empty(),
         }
     }
 }

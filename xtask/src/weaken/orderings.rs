@@ -236,7 +236,7 @@ fn weaker(method: &str, ordering: &str) -> &'static [&'static str] {
 }
 
 /// Returns where orderings above `Relaxed` are arguments of calls, with the names of the methods.
-fn places(code: &str) -> Vec<(usize, &str, Range<usize>)> {
+pub(crate) fn places(code: &str) -> Vec<(usize, &str, Range<usize>)> {
     let mut found = Vec::new();
     let words: Vec<_> = words(code).collect();
     // For each open bracket, the name before it.
