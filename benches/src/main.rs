@@ -38,6 +38,10 @@ use crate::rows::{cores, growth};
 /// Numbers are medians over the runs. A ratio below 1 means that ours is faster.
 #[derive(Parser)]
 #[command(name = "versus", version)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "switches of the command line"
+)]
 struct Options {
     /// Write the rows as JSON to this file
     #[arg(long, value_name = "FILE")]

@@ -6,8 +6,8 @@
 //! it asks 64 times more. So the row has the grants that take the line of the limiter away from the
 //! others.
 //!
-//! `words` is the floor of a table: an exchange of one of as many words, without a decision. Another
-//! core has most often written the line last, whatever a table does.
+//! `words` is the floor of a table: an exchange of one of as many words, without a decision. Most
+//! often another core has written the line last, whatever a table does.
 
 use core::num::NonZeroU32;
 use core::sync::atomic::AtomicU64;
@@ -22,95 +22,113 @@ use portcullis_core::{
 };
 use portcullis_policy::{Key, Limit, Policy, Request, Rule};
 use portcullis_shm::SharedFile;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::measure::{Contest, Contestant, Expected, Ready};
 use crate::rows::token_bucket::{self, PLENTY};
 
 /// Returns the rows for a number of threads.
 pub(crate) fn rows(threads: usize) -> Vec<Contest> {
-    let rate = Rate::per_second(PLENTY);
-    let plenty = || TokenBucket::new(rate, 1 << 30);
-    let stripes = || StripedBucket::<DEFAULT>::new(rate, 1 << 30);
-    let permits = NonZeroU32::new(LIMIT).expect("not 0");
-    let governor = || token_bucket::governor(Expected::Granted);
-    let row = |row, expected, ours, peers| Contest {
+    let row = |(row, expected, ours, peers)| Contest {
         row,
         threads,
         expected,
         ours,
         peers,
     };
-    let granted = |name, ours, peers| row(name, Expected::Granted, ours, peers);
-    let either = |name, ours, peers| row(name, Expected::Either, ours, peers);
+    [rates(threads), at_once(), tables(threads), others(threads)]
+        .into_iter()
+        .flatten()
+        .map(row)
+        .collect()
+}
+
+/// A row without its threads.
+type Row = (&'static str, Expected, Contestant, Vec<Contestant>);
+
+use Expected::{Either, Granted};
+
+fn rates(threads: usize) -> Vec<Row> {
+    let (rate, burst) = (Rate::per_second(PLENTY), 1 << 30);
+    let governor = || vec![token_bucket::governor(Granted)];
+    let plain = granting(threads, TokenBucket::new(rate, burst));
+    let striped = granting(threads, StripedBucket::<DEFAULT>::new(rate, burst));
+    let burst = BURST.into();
+    let plain_attacked = attacked(TokenBucket::new(ATTACKED, burst));
+    let striped_attacked = attacked(StripedBucket::<DEFAULT>::new(ATTACKED, burst));
     vec![
-        granted(
-            "cores.bucket",
-            granting(threads, plenty()),
-            vec![governor()],
-        ),
-        granted(
-            "cores.striped_bucket",
-            granting(threads, stripes()),
-            vec![governor()],
-        ),
-        either(
+        ("cores.bucket", Granted, plain, governor()),
+        ("cores.striped_bucket", Granted, striped, governor()),
+        (
             "cores.bucket_deny",
-            attacked(TokenBucket::new(ATTACKED, BURST.into())),
+            Either,
+            plain_attacked,
             vec![governor_attacked()],
         ),
-        either(
+        (
             "cores.striped_bucket_deny",
-            attacked(StripedBucket::<DEFAULT>::new(ATTACKED, BURST.into())),
+            Either,
+            striped_attacked,
             vec![governor_attacked()],
         ),
-        granted(
+    ]
+}
+
+fn at_once() -> Vec<Row> {
+    let (plain, striped) = (
+        || Concurrency::new(LIMIT),
+        || StripedConcurrency::<DEFAULT>::new(LIMIT),
+    );
+    vec![
+        (
             "cores.concurrency",
-            holding(Concurrency::new(LIMIT)),
-            vec![tokio(permits)],
+            Granted,
+            holding(plain()),
+            vec![tokio()],
         ),
-        granted(
+        (
             "cores.striped_concurrency",
-            holding(StripedConcurrency::<DEFAULT>::new(LIMIT)),
-            vec![tokio(permits)],
+            Granted,
+            holding(striped()),
+            vec![tokio()],
         ),
-        either(
+        (
             "cores.concurrency_deny",
-            held(Concurrency::new(LIMIT)),
+            Either,
+            held(plain()),
             vec![tokio_held()],
         ),
-        either(
+        (
             "cores.striped_concurrency_deny",
-            held(StripedConcurrency::<DEFAULT>::new(LIMIT)),
+            Either,
+            held(striped()),
             vec![tokio_held()],
         ),
-        granted(
-            "cores.keyed_1k",
-            keyed(threads, 1_000),
-            vec![governor_keyed(1_000), words(1_000)],
-        ),
-        granted(
-            "cores.keyed_10k",
-            keyed(threads, 10_000),
-            vec![governor_keyed(10_000), words(10_000)],
-        ),
-        granted(
-            "cores.keyed_100k",
-            keyed(threads, 100_000),
-            vec![governor_keyed(100_000), words(100_000)],
-        ),
-        either(
-            "cores.keyed_deny",
-            keyed_attacked(),
-            vec![governor_key_attacked()],
-        ),
-        granted("cores.queue", queue(), vec![tokio(permits)]),
-        granted("cores.policy", policy(PLENTY.into()), vec![]),
-        either("cores.policy_deny", policy(5), vec![]),
-        granted(
-            "cores.shm_bucket",
-            shared(threads),
-            vec![granting(threads, plenty()).named("token-bucket")],
-        ),
+    ]
+}
+
+fn tables(threads: usize) -> Vec<Row> {
+    let of = |name, keys| {
+        let peers = vec![governor_keyed(keys), words(keys)];
+        (name, Granted, keyed(threads, keys), peers)
+    };
+    let peers = vec![governor_key_attacked()];
+    vec![
+        of("cores.keyed_1k", 1_000),
+        of("cores.keyed_10k", 10_000),
+        of("cores.keyed_100k", 100_000),
+        ("cores.keyed_deny", Either, keyed_attacked(), peers),
+    ]
+}
+
+fn others(threads: usize) -> Vec<Row> {
+    let bucket = TokenBucket::new(Rate::per_second(PLENTY), 1 << 30);
+    let bucket = granting(threads, bucket).named("token-bucket");
+    vec![
+        ("cores.queue", Granted, queue(), vec![tokio()]),
+        ("cores.policy", Granted, policy(PLENTY.into()), vec![]),
+        ("cores.policy_deny", Either, policy(5), vec![]),
+        ("cores.shm_bucket", Granted, shared(threads), vec![bucket]),
     ]
 }
 
@@ -187,8 +205,8 @@ fn holding(limit: impl LimiterExt + Sync + 'static) -> Contestant {
     })
 }
 
-fn tokio(permits: NonZeroU32) -> Contestant {
-    let semaphore = CachePadded::new(tokio::sync::Semaphore::new(permits.get() as usize));
+fn tokio() -> Contestant {
+    let semaphore = CachePadded::new(Semaphore::new(LIMIT as usize));
     Contestant::new("tokio", move |_, operations| {
         (0..operations)
             .filter(|_| semaphore.try_acquire().is_ok())
@@ -211,16 +229,11 @@ fn held(limit: impl LimiterExt + Sync + 'static) -> Contestant {
 }
 
 fn tokio_held() -> Contestant {
-    let semaphore = CachePadded::new(tokio::sync::Semaphore::new(1));
+    let semaphore = CachePadded::new(Semaphore::new(1));
     Contestant::new("tokio", move |_, operations| {
         keeping(
             operations,
-            || {
-                semaphore
-                    .try_acquire()
-                    .map(|permit| permit.forget())
-                    .is_ok()
-            },
+            || semaphore.try_acquire().map(SemaphorePermit::forget).is_ok(),
             || semaphore.add_permits(1),
         )
     })

@@ -9,7 +9,7 @@ use portcullis_policy::{
 
 use crate::text::visible;
 
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 /// What a server cannot say of a rule.
 pub(crate) struct Unsaid<'p> {
