@@ -218,6 +218,28 @@ pub(crate) fn most_above_rate(admissions: &[Admission], per_second: u32) -> i128
     most
 }
 
+/// Returns the permits that a bucket of `burst` certainly has at `end`, in billionths, if it was
+/// full at first and lost none: how many of the rate's it did not take up because it was full
+/// depends on when processes came to take, so each admission counts as late as it can have been.
+pub(crate) fn least_left(
+    admissions: &[Admission],
+    per_second: u32,
+    burst: u64,
+    end: Timestamp,
+) -> i128 {
+    let full = i128::from(burst) * PERMIT;
+    let mut by_end = admissions.to_vec();
+    by_end.sort_unstable_by_key(|a| a.latest);
+    let (mut left, mut at) = (full, by_end.first().map_or(0, |a| a.latest));
+    let gained = |nanos: u64| i128::from(per_second) * i128::from(nanos);
+    for admission in by_end {
+        left = full.min(left + gained(admission.latest - at));
+        left -= i128::from(admission.permits) * PERMIT;
+        at = admission.latest;
+    }
+    full.min(left + gained(end.as_nanos().saturating_sub(at)))
+}
+
 /// Numbers, of which all from an index on grow together, and their maximum.
 struct Tree {
     size: usize,
@@ -281,4 +303,22 @@ fn the_fullest_span_is_found() {
     assert_eq!(most(&[at(5, 5, 3), at(7, 7, 4)]), 5);
     assert_eq!(most(&[at(5, 5, 3), at(9, 9, 4)]), 4);
     assert_eq!(most(&[at(7, 8, 4), at(5, 6, 3), at(20, 20, 2)]), 4);
+}
+
+#[test]
+fn what_a_bucket_did_not_take_up_because_it_was_full_is_not_expected() {
+    let at = |latest, permits| Admission {
+        earliest: 0,
+        latest,
+        permits,
+    };
+    // One permit per nanosecond.
+    let left = |admissions: &[Admission], end| {
+        least_left(admissions, 1_000_000_000, 10, Timestamp::from_nanos(end)) / PERMIT
+    };
+    assert_eq!(left(&[], 5), 10);
+    assert_eq!(left(&[at(7, 4)], 7), 6);
+    assert_eq!(left(&[at(7, 4)], 9), 8);
+    assert_eq!(left(&[at(9, 4), at(7, 10)], 9), -2);
+    assert_eq!(left(&[at(99, 4), at(7, 10)], 99), 6);
 }
