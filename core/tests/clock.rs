@@ -111,7 +111,9 @@ fn all_monotonic_clocks_have_the_same_origin() {
     static OLD: MonotonicClock = MonotonicClock::new();
     let mut earlier = OLD.now();
     thread::sleep(Duration::from_millis(5));
-    for _ in 0..1_000 {
+    // Each round starts a thread, which takes Miri long.
+    let rounds = if cfg!(miri) { 50 } else { 1_000 };
+    for _ in 0..rounds {
         let new = MonotonicClock::new().now();
         let old = OLD.now();
         assert!(earlier <= new && new <= old, "{earlier}, {new}, {old}");
@@ -164,12 +166,14 @@ fn the_interval_of_a_monotonic_clock_contains_the_time() {
     let (mut within, mut read) = (0, 0);
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(200) {
+        let before = clock.now();
         let interval = <&MonotonicClock>::interval(&&clock).expect("Linux has a coarse clock");
-        let now = clock.now();
-        assert!(interval.earliest() <= now, "{interval:?} after {now}");
+        let after = clock.now();
+        assert!(interval.earliest() <= after, "{interval:?} after {after}");
         let length = interval.latest().saturating_since(interval.earliest());
         assert!(length >= Duration::from_millis(10) && length <= Duration::from_millis(28));
-        within += u32::from(interval.contains(now));
+        // The process may have been stopped for longer than the interval since.
+        within += u32::from(before <= interval.latest());
         read += 1;
     }
     assert!(within >= read - read / 10, "{within} of {read}");
