@@ -96,7 +96,7 @@ fn permits_taken_during_a_move_stay_taken() {
 /// The second slot of the line is free for a claim before the key's own slot is held.
 #[test]
 fn a_key_finds_its_claim_in_the_table_that_it_has_moved_to() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let tables = tables(1);
         // `C` has the first slot, and leaves it; `A` has the second.
         assert_eq!(tables.take(C, 5) + tables.take(A, 20), 2);
@@ -222,7 +222,7 @@ fn hand_over(tables: &Tables) -> usize {
 
 #[test]
 fn a_grant_during_a_hand_over_is_in_what_is_handed_over() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let tables = shared_tables(1);
         assert!(tables.before.key(&A).take_at(at(0), 1).is_ok());
         let a = spawn(&tables, |tables| take_before(tables, A));

@@ -102,7 +102,7 @@ impl Tables {
 
 #[test]
 fn permits_taken_during_a_move_stay_taken() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let tables = tables();
         assert_eq!(tables.take(C, at(5)), 1);
         let moves = spawn(&tables, |tables| tables.move_some(at(5)));
@@ -134,7 +134,7 @@ fn a_key_that_is_new_during_a_move_gets_one_entry() {
 /// The lead has no permits left, so the charge changes the other word only.
 #[test]
 fn a_charge_during_a_move_counts_in_one_of_the_tables() {
-    explore(|| {
+    explore_briefly(2, 3, || {
         let tables = tables();
         assert_eq!(tables.take(C, at(5)) + tables.take(C, at(5)), 2);
         let moves = spawn(&tables, |tables| tables.move_some(at(5)));
