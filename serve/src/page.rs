@@ -5,7 +5,7 @@
 
 use core::fmt::{self, Display, Write as _};
 use core::net::IpAddr;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use portcullis_core::Timestamp;
 use portcullis_policy::{Considered, Explained, Policy, Request, Rule};
@@ -50,28 +50,10 @@ struct DateTime(SystemTime);
 
 impl Display for DateTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let since_epoch = self.0.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (days, second) = (
-            since_epoch.as_secs() / 86_400,
-            since_epoch.as_secs() % 86_400,
-        );
-        // Years begin in March here, so that a leap day is the last day of its year. The first
-        // begins 719,468 days before 1970. The calendar repeats after 400 years, 146,097 days.
-        let (cycle, day) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097);
-        let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-        let day = day - (365 * year + year / 4 - year / 100);
-        // Five months from March on, and from August on, have 153 days.
-        let month = (5 * day + 2) / 153;
-        let day = day - (153 * month + 2) / 5 + 1;
-        let (year, month) = match month {
-            0..10 => (400 * cycle + year, month + 3),
-            _ => (400 * cycle + year + 1, month - 9),
-        };
-        let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-        write!(
-            f,
-            "{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
-        )
+        match jiff::Timestamp::try_from(self.0) {
+            Ok(time) => write!(f, "{time:.0}"),
+            Err(_) => f.write_str("an unknown time"),
+        }
     }
 }
 
@@ -381,7 +363,7 @@ mod tests {
             (1_798_761_600, "2027-01-01T00:00:00Z"),
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
-            let time = UNIX_EPOCH + core::time::Duration::from_secs(seconds);
+            let time = SystemTime::UNIX_EPOCH + core::time::Duration::from_secs(seconds);
             assert_eq!(DateTime(time).to_string(), expected);
         }
     }
