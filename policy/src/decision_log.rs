@@ -20,7 +20,7 @@ use crate::rule::Rule;
 ///
 /// | field | what it is |
 /// |---|---|
-/// | `outcome` | `allowed`, `exempt`, `no rule`, `shadow denied`, `denied`, `penalized`, `crowded`, `no address`, `unidentified` or `path` |
+/// | `outcome` | what was decided: one of the names below |
 /// | `rule` | the name of the rule that decided, or of the shadow rule |
 /// | `limit` | the limit that denied, or by which the shadow rule would have denied |
 /// | `method`, `host`, `cost` | those of the request |
@@ -34,6 +34,9 @@ use crate::rule::Rule;
 /// | `INFO` | a request that is allowed, and that a shadow rule would have denied: `shadow denied` |
 /// | `INFO` | a denial in spite of which the request passes: see [`About::shadow`] |
 /// | `DEBUG` | any other |
+///
+/// The outcomes are `allowed`, `exempt`, `no rule`, `shadow denied`, `denied`, `penalized`,
+/// `crowded`, `no address`, `unidentified` and `path`.
 ///
 /// An event has neither the path nor the address of a request, nor any header: they may be
 /// personal. A limit of the core keeps denials from filling a log: by default, 10 at once and 1 per

@@ -231,9 +231,9 @@ pub(crate) fn not_continuous(limit: &Limit, has_bucket: bool) -> String {
     format!("{reason}, such as {{ rate = \"{limit}\", burst = {burst} }}{first}")
 }
 
-/// How much a bucket that is as large as its rate lets pass in its first period: `5/m` reads like 5
-/// in a minute, and is 10. `None` where that surprises nobody: nobody counts the requests of less
-/// than a minute, and who sets another burst knows what it is.
+/// How much a bucket that is as large as its rate lets pass in its first period. `5/m` looks like 5
+/// requests in a minute, but up to 10 pass in the first one. `None` for a period below a minute and
+/// for a burst that was chosen: there the number surprises nobody.
 fn first_period(limit: &Limit) -> Option<String> {
     let period = limit.period().filter(|period| *period >= MINUTE)?;
     let count = limit.count();
