@@ -21,11 +21,11 @@ use portcullis_core::{
     StripedConcurrency, Timeless, Timestamp, TokenBucket,
 };
 use portcullis_policy::{Key, Limit, Policy, Request, Rule};
-use portcullis_shm::SharedFile;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::measure::{Contest, Contestant, Expected, Ready};
-use crate::rows::token_bucket::{self, PLENTY};
+use crate::rows::shared;
+use crate::rows::token_bucket::{self, PLENTY, clocks, granting};
 
 /// Returns the rows for a number of threads.
 pub(crate) fn rows(threads: usize) -> Vec<Contest> {
@@ -36,7 +36,7 @@ pub(crate) fn rows(threads: usize) -> Vec<Contest> {
         ours,
         peers,
     };
-    [rates(threads), at_once(), tables(threads), others(threads)]
+    [rates(), at_once(), tables(), others(threads)]
         .into_iter()
         .flatten()
         .map(row)
@@ -48,14 +48,14 @@ type Row = (&'static str, Expected, Contestant, Vec<Contestant>);
 
 use Expected::{Either, Granted};
 
-fn rates(threads: usize) -> Vec<Row> {
+fn rates() -> Vec<Row> {
     let (rate, burst) = (Rate::per_second(PLENTY), 1 << 30);
     let governor = || vec![token_bucket::governor(Granted)];
-    let plain = granting(threads, TokenBucket::new(rate, burst));
-    let striped = granting(threads, StripedBucket::<DEFAULT>::new(rate, burst));
+    let plain = granting(TokenBucket::new(rate, burst));
+    let striped = granting(<StripedBucket>::new(rate, burst));
     let burst = BURST.into();
     let plain_attacked = attacked(TokenBucket::new(ATTACKED, burst));
-    let striped_attacked = attacked(StripedBucket::<DEFAULT>::new(ATTACKED, burst));
+    let striped_attacked = attacked(<StripedBucket>::new(ATTACKED, burst));
     vec![
         ("cores.bucket", Granted, plain, governor()),
         ("cores.striped_bucket", Granted, striped, governor()),
@@ -77,7 +77,7 @@ fn rates(threads: usize) -> Vec<Row> {
 fn at_once() -> Vec<Row> {
     let (plain, striped) = (
         || Concurrency::new(LIMIT),
-        || StripedConcurrency::<DEFAULT>::new(LIMIT),
+        || <StripedConcurrency>::new(LIMIT),
     );
     vec![
         (
@@ -107,10 +107,10 @@ fn at_once() -> Vec<Row> {
     ]
 }
 
-fn tables(threads: usize) -> Vec<Row> {
+fn tables() -> Vec<Row> {
     let of = |name, keys| {
         let peers = vec![governor_keyed(keys), words(keys)];
-        (name, Granted, keyed(threads, keys), peers)
+        (name, Granted, keyed(keys), peers)
     };
     let peers = vec![governor_key_attacked()];
     vec![
@@ -122,51 +122,24 @@ fn tables(threads: usize) -> Vec<Row> {
 }
 
 fn others(threads: usize) -> Vec<Row> {
-    let bucket = TokenBucket::new(Rate::per_second(PLENTY), 1 << 30);
-    let bucket = granting(threads, bucket).named("token-bucket");
     vec![
         ("cores.queue", Granted, queue(), vec![tokio()]),
         ("cores.policy", Granted, policy(PLENTY.into()), vec![]),
         ("cores.policy_deny", Either, policy(5), vec![]),
-        ("cores.shm_bucket", Granted, shared(threads), vec![bucket]),
+        (
+            "cores.shm_bucket",
+            Granted,
+            shared::ours(threads),
+            shared::peers(),
+        ),
     ]
 }
 
-/// The stripes of a striped limiter by default.
-const DEFAULT: usize = 32;
 const LIMIT: u32 = 10_000;
 const ATTACKED: Rate = Rate::per_second(1_000_000);
 const BURST: u32 = 1_000;
-const START: u64 = 1 << 40;
 /// How often a holder of a permit asks for more before it releases it.
 const ASKS: u32 = 64;
-
-/// A clock for each thread, that continues where the last run ended.
-fn clocks(threads: usize) -> impl Fn(usize, u64) -> u64 + Sync {
-    let clocks: Vec<_> = (0..threads)
-        .map(|_| CachePadded::new(AtomicU64::new(START)))
-        .collect();
-    move |thread, nanos| clocks[thread].fetch_add(nanos, Relaxed)
-}
-
-/// Grants at explicit times, which advance by 4 ns per operation.
-fn granting(threads: usize, limiter: impl LimiterExt + Sync + 'static) -> Contestant {
-    let limiter = CachePadded::new(limiter);
-    granting_by(threads, move |_, now| limiter.take_at(now, 1).is_ok())
-}
-
-fn granting_by(
-    threads: usize,
-    grants: impl Fn(usize, Timestamp) -> bool + Sync + 'static,
-) -> Contestant {
-    let clock = clocks(threads);
-    Contestant::new("portcullis", move |thread, operations| {
-        let start = clock(thread, 4 * operations);
-        (0..operations)
-            .filter(|i| grants(thread, Timestamp::from_nanos(start + 4 * i)))
-            .count() as u64
-    })
-}
 
 fn attacked(limiter: impl LimiterExt + Sync + 'static) -> Contestant {
     let (limiter, clock) = (CachePadded::new(limiter), MonotonicClock::new());
@@ -277,11 +250,11 @@ fn at_random(
         .count() as u64
 }
 
-fn keyed(threads: usize, keys: u64) -> Contestant {
+fn keyed(keys: u64) -> Contestant {
     Contestant::prepared("portcullis", move || {
         let bucket = TokenBucket::new(Rate::per_second(PLENTY), 1 << 20);
         let table = Keyed::for_keys(bucket, keys as usize);
-        let clock = clocks(threads);
+        let clock = clocks();
         Ready::new(move |thread, operations| {
             let start = clock(thread, 4 * operations);
             at_random(thread, operations, keys, |i, key| {
@@ -342,7 +315,7 @@ fn governor_key_attacked() -> Contestant {
     })
 }
 
-/// A queue in which nobody waits.
+/// A queue with a permit for every request, so that none waits.
 fn queue() -> Contestant {
     let queue = CachePadded::new(Queue::new(Concurrency::new(LIMIT), Timeless, u64::MAX));
     Contestant::new("portcullis", move |_, operations| {
@@ -374,21 +347,5 @@ fn policy(per_minute: u64) -> Contestant {
                 })
                 .count() as u64
         })
-    })
-}
-
-/// Each thread has the file mapped at an address of its own, as a process has.
-fn shared(threads: usize) -> Contestant {
-    let name = format!("versus-cores-{}-{threads}", std::process::id());
-    let file = SharedFile::named(&name).expect("a name");
-    let open = || {
-        let bucket = TokenBucket::new(Rate::per_second(PLENTY), 1 << 30);
-        file.limiter(bucket).expect("a file in memory")
-    };
-    let buckets: Vec<_> = (0..threads).map(|_| open()).collect();
-    // The mappings keep what they need. So nothing remains of a run that is interrupted.
-    std::fs::remove_file(file.path()).expect("the file");
-    granting_by(threads, move |thread, now| {
-        buckets[thread].try_acquire_at(now, 1).is_ok()
     })
 }

@@ -1,7 +1,5 @@
 //! Costs that grow with threads, segments, permits or limits. Measured for charts only.
 
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::thread;
 
@@ -155,12 +153,9 @@ fn sliding(segments: u32) -> SlidingWindow<64> {
 /// Grants `permits` at times that advance by `step` nanoseconds, on each thread.
 fn granting(limiter: impl LimiterExt + Sync + 'static, step: u64, permits: u32) -> Contestant {
     let limiter = CachePadded::new(limiter);
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let clocks: Vec<_> = (0..cores)
-        .map(|_| CachePadded::new(AtomicU64::new(1 << 40)))
-        .collect();
+    let clock = token_bucket::clocks();
     Contestant::new("portcullis", move |thread, operations| {
-        let start = clocks[thread].fetch_add(step * operations, Relaxed);
+        let start = clock(thread, step * operations);
         let mut granted = 0;
         for i in 0..operations {
             let now = Timestamp::from_nanos(start + step * i);

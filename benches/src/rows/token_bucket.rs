@@ -1,11 +1,11 @@
 //! The token bucket, compared with governor's generic cell rate algorithm, the buckets of ratelimit
 //! and leaky-bucket, and a bucket in a mutex.
 
-use core::array;
 use core::num::NonZeroU32;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
+use std::thread;
 use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
@@ -110,14 +110,24 @@ pub(super) fn granting(limiter: impl LimiterExt + Sync + 'static) -> Contestant 
     granting_by(move |_, now| bucket.try_acquire_at(now, 1).is_ok())
 }
 
+/// Returns the time of each thread, which advances by as many nanoseconds as a run needs. So a run
+/// continues where the previous one ended.
+pub(super) fn clocks() -> impl Fn(usize, u64) -> u64 + Sync {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    // Rows of two threads are measured on one core, too.
+    let clocks: Vec<_> = (0..cores.max(2))
+        .map(|_| CachePadded::new(AtomicU64::new(1 << 40)))
+        .collect();
+    move |thread, nanos| clocks[thread].fetch_add(nanos, Relaxed)
+}
+
 /// A contestant whose threads call `grants` with their number and a time.
 pub(super) fn granting_by(
     grants: impl Fn(usize, Timestamp) -> bool + Sync + 'static,
 ) -> Contestant {
-    let clocks: [_; 2] = array::from_fn(|_| CachePadded::new(AtomicU64::new(1 << 40)));
+    let clock = clocks();
     Contestant::new("portcullis", move |thread, operations| {
-        // Each run continues where the previous one ended.
-        let start = clocks[thread].fetch_add(4 * operations, Relaxed);
+        let start = clock(thread, 4 * operations);
         let mut granted = 0;
         for i in 0..operations {
             granted += u64::from(grants(thread, Timestamp::from_nanos(start + 4 * i)));
