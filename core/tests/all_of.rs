@@ -9,6 +9,8 @@
 mod draws;
 #[path = "support/limiters.rs"]
 mod limiters;
+#[path = "support/permits.rs"]
+mod permits;
 
 use core::fmt::Debug;
 use core::panic::AssertUnwindSafe;
@@ -21,6 +23,7 @@ use std::sync::{Barrier, Mutex};
 
 use draws::Draws;
 use limiters::{Back, Denial, ForEach, Kind, Subject};
+use permits::permits;
 use portcullis_core::composition::{AllLease, DeniedBy, Limits};
 use portcullis_core::limiter::{
     Answer, Ask, Detail, Idle, LimiterId, Read, Reading, Receipt, Returned,
@@ -1830,13 +1833,6 @@ fn a_lease_that_is_dropped_in_a_panic_returns_its_permits() {
 /// A request for `min` to `max` permits takes what is available, up to `max`.
 #[test]
 fn a_partial_grant_takes_what_is_available() {
-    /// The state of a limiter, without what a striped one learns from denials.
-    fn permits(limit: &impl Debug) -> String {
-        let state = format!("{limit:?}");
-        let learned = |part: &str| part.starts_with("denied: ") || part.starts_with("refunds: ");
-        let parts = state.split(", ").filter(|part| !learned(part));
-        parts.collect::<Vec<_>>().join(", ")
-    }
     fn check<L: Limiter + Debug>(new: impl Fn() -> L) {
         for used in 0..=5u32 {
             for min in 0..=7u32 {

@@ -9,6 +9,8 @@ mod allocations;
 #[allow(dead_code, reason = "made for traces, too")]
 #[path = "support/draws.rs"]
 mod draws;
+#[path = "support/permits.rs"]
+mod permits;
 #[path = "support/soak.rs"]
 mod soak;
 
@@ -20,6 +22,7 @@ use std::sync::Mutex;
 use account::Account;
 use allocations::allocations;
 use draws::Draws;
+use permits::permits;
 use portcullis_core::builder::Setting;
 use portcullis_core::limiter::Receipt;
 use portcullis_core::parts::Stripe;
@@ -168,14 +171,6 @@ fn a_bucket_that_is_drained_holds_nothing_in_stripes_and_decides_as_a_token_buck
 }
 
 // The bound.
-
-/// Returns the state of a bucket without what its denials have learned.
-fn permits<const N: usize, W: Word>(bucket: &StripedBucket<N, W>) -> String {
-    let state = format!("{bucket:?}");
-    let word = |part: &str| part.starts_with("denied: ") || part.starts_with("refunds: ");
-    let parts = state.split(", ").filter(|part| !word(part));
-    parts.collect::<Vec<_>>().join(", ")
-}
 
 /// A take that may be refunded.
 struct Taken {

@@ -316,11 +316,12 @@ impl Lattice {
     }
 
     /// Returns the time in which an empty bucket fills, or `None` if it never does.
-    pub(crate) fn time_to_fill(&self, ticks: &Grid) -> Option<Duration> {
-        (self.gain > 0).then(|| {
-            let filled = self.full.div_ceil(self.gain);
-            saturating_duration(u128::from(filled) * u128::from(ticks.step()))
-        })
+    pub(crate) const fn time_to_fill(&self, ticks: &Grid) -> Option<Duration> {
+        if self.gain == 0 {
+            return None;
+        }
+        let filled = self.full.div_ceil(self.gain);
+        Some(saturating_duration(filled as u128 * ticks.step() as u128))
     }
 
     /// Returns what goes with a decision at `now` that left the state `used`.

@@ -227,7 +227,7 @@ pub(crate) const INDEX_BITS: u32 = 6;
 pub(crate) const LEAST: u64 = if cfg!(portcullis_loom) { 1 } else { 8 };
 /// The largest draw, where the word has room for it.
 pub(crate) const LARGEST: u64 = 4_096;
-/// As many stripes as have a share draw at most one of so many parts of what the rest has.
+/// A draw is at most the part `1 / (PARTS * shares)` of what the rest has.
 pub(crate) const PARTS: u64 = 4;
 /// The number of stripes by default: more than most machines have cores. Threads use no more of
 /// them than there are cores.

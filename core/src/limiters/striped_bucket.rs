@@ -54,7 +54,6 @@
 //! invariant it was behind the position of the take by at most a full bucket. So a refund requires
 //! that `used` is ahead of that by less than `2^(g - 1)` permits. If the word has wrapped since the
 //! take, it does not tell; the time of the take does.
-
 //!
 //! # Denials
 //!
@@ -100,7 +99,7 @@ use crate::sync::atomic::fence;
 use crate::sync::const_unless_loom;
 use crate::time::grid::{Grid, divide, reciprocal};
 use crate::time::rate::Rate;
-use crate::time::timestamp::Timestamp;
+use crate::time::timestamp::{Timestamp, saturating_nanos};
 use crate::word::settings::SettingsError;
 use crate::word::{AtomicWord, NativeWord, Word};
 
@@ -110,8 +109,8 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// Any thread, task or interrupt may use any stripe. With `std`, each thread uses the same one for
 /// all its calls, and threads use no more stripes than there are cores, but at least 8. Without,
 /// calls use the first one; [`Stripe`](crate::parts::Stripe) names another. `N` is a power of two
-/// up to 64, at least the number of cores: the default is 32. Stripes that nobody uses cost nothing
-/// but their memory.
+/// up to 64; choose at least the number of cores. The default is 32. A stripe that no thread uses
+/// costs only its memory.
 ///
 /// A take from a stripe writes no line that other stripes use. A stripe with too few
 /// permits *draws*: it takes more from the rest. If the rest has too few as well, the call takes
@@ -1044,7 +1043,9 @@ impl<const N: usize, W: Word> Limiter for StripedBucket<N, W> {
             } else {
                 self.rest.refund_at(now, n, receipt)
             };
-            self.forget();
+            if refund.permits > 0 {
+                self.forget();
+            }
             refund
         })
     }
@@ -1268,7 +1269,10 @@ impl StripedBucketBuilder {
                 Some((advance, start)) => (most, advance, start),
                 None => (0, 0, plain),
             };
-            let longest = if W::BITS == u64::BITS { time_to_fill(&lattice, ticks) } else { 0 };
+            let longest = match lattice.time_to_fill(&ticks) {
+                Some(time) if W::BITS == u64::BITS => saturating_nanos(time),
+                _ => 0,
+            };
             let per_gain = if longest > 0 { reciprocal(lattice.gain) } else { 0 };
             let burst = lattice.burst;
             let rest = CachePadded::new(SlicedBucket::on(&lattice, ticks, used, most));
@@ -1279,15 +1283,6 @@ impl StripedBucketBuilder {
             let refunds = AtomicWord::new(0);
             Ok(StripedBucket { stripes, rest, most, advance, longest, per_gain, burst, refunds })
         }
-    }
-}
-
-/// Returns the nanoseconds in which a bucket fills, at least 1. 0 if it never does, or at once.
-const fn time_to_fill(lattice: &Lattice, ticks: Grid) -> u64 {
-    match lattice.full.checked_div(lattice.gain) {
-        None => 0,
-        Some(_) if lattice.is_unlimited() => 0,
-        Some(whole) => (whole + 1).saturating_mul(ticks.step()),
     }
 }
 

@@ -68,8 +68,8 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// Any thread, task or interrupt may use any stripe. With `std`, each thread uses the same one for
 /// all its calls, and threads use no more stripes than there are cores, but at least 8. Without,
 /// calls use the first one; [`Stripe`](crate::parts::Stripe) names another. `N` is a power of two
-/// up to 64, at least the number of cores: the default is 32. Permits return when their [`Lease`]
-/// is dropped, to the stripe of the thread that drops it.
+/// up to 64; choose at least the number of cores. The default is 32. Permits return when their
+/// [`Lease`] is dropped, to the stripe of the thread that drops it.
 ///
 /// A take from a stripe and a release to it write no line that other stripes use. A stripe with too
 /// few permits *draws*: it takes more from the rest. If the rest has too few as well, the call
