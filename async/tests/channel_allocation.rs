@@ -2,16 +2,13 @@
 //! allocator watches.
 #![cfg(feature = "channel")]
 
-#[path = "../../core/tests/support/allocations.rs"]
-mod allocations;
-
 use core::future::Future;
 use core::num::NonZero;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
 use std::sync::Arc;
 
-use allocations::allocations;
+use crate::allocations::allocations;
 use futures_util::Stream;
 use portcullis_async::Queue;
 use portcullis_async::channel::{SendError, TrySendError, channel};

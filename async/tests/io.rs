@@ -460,7 +460,7 @@ macro_rules! each_way {
             $(
                 #[test]
                 fn $body() {
-                    super::$body::<crate::$way>();
+                    super::$body::<super::$way>();
                 }
             )*
         }

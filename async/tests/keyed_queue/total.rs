@@ -10,8 +10,8 @@ use portcullis_core::keyed::{
 };
 use portcullis_core::{Concurrency, Keyed, KeyedList, Lease, Rate, Timestamp, TokenBucket};
 
-use crate::support::random::Random;
-use crate::support::{Hand, Task, now, permits};
+use super::support::random::Random;
+use super::support::{Hand, Task, now, permits};
 
 type Table<R> = Keyed<R, Box<[Line]>, RandomSeed>;
 type Places = Table<ConcurrencyRules>;
