@@ -979,6 +979,7 @@ fn a_limit_of_0_has_no_permits_to_begin_with() {
 
 /// A tenant is closed by a file.
 #[test]
+#[cfg(feature = "toml")]
 fn a_limit_of_0_in_a_file_denies() {
     let policy = Policy::from_toml(
         "[[rules]]\nname = 'ban'\nproperties = { bar = ['banned'] }\nlimits = ['0/m']\n\

@@ -1,11 +1,8 @@
 //! The tables of all rules of a policy together: how much memory they take, and what refuses more.
 
-#[path = "../../core/tests/support/allocations.rs"]
-mod allocations;
-
 use core::time::Duration;
 
-use allocations::peak;
+use crate::allocations::peak;
 use portcullis_policy::{
     Algorithm, DEFAULT_TABLE_BYTES, Imported, Key, Limit, Policy, PolicySettings, Rule, Threshold,
 };

@@ -1,13 +1,10 @@
 //! Thresholds put decisions in force as a list of all reports does.
 
-#[path = "../../core/tests/support/allocations.rs"]
-mod allocations;
-
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::thread;
 
-use allocations::allocations;
+use crate::allocations::allocations;
 use portcullis_core::Timestamp;
 use portcullis_policy::{
     Conditions, Considered, Key, MAX_PATH_LEN, OnMissing, Outcome, PathError, Policy, Request,

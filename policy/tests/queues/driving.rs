@@ -6,8 +6,8 @@ use std::thread;
 
 use portcullis_policy::{Algorithm, Key, Limit, LivePolicy, Policy, QueueEnd, Request, Rule};
 
-use crate::support::{Task, Time, run};
-use crate::{GET, SECOND, ends, one_at_once, policy};
+use super::support::{Task, Time, run};
+use super::{GET, SECOND, ends, one_at_once, policy};
 
 /// One permit per second, for which 10 permits of each path can wait.
 fn one_per_second() -> Rule {

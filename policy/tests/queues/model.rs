@@ -8,7 +8,7 @@ use portcullis_policy::{
     Algorithm, Decision, Key, Limit, Policy, QueueEnd, QueueOrder, Request, Rule,
 };
 
-use crate::support::{Task, Time, run};
+use super::support::{Task, Time, run};
 
 /// A limit of the simulation. Times are in milliseconds.
 #[derive(Clone, Copy, Debug)]

@@ -12,8 +12,8 @@ use portcullis_policy::{
     QueuedDecision, Request, Rule,
 };
 
-use crate::support::{Task, Time, run};
-use crate::{GET, SECOND, one_at_once, policy};
+use super::support::{Task, Time, run};
+use super::{GET, SECOND, one_at_once, policy};
 
 const HOUR: Duration = Duration::from_hours(1);
 
