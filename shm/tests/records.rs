@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use portcullis_core::Timestamp;
-use portcullis_shm::{OpenError, RecordsError, SharedFile, SharedRecords};
+use portcullis_shm::{LockedRecords, OpenError, RecordsError, SharedFile, SharedRecords};
 use support::{Folder, Journal, Process, now, role, seconds};
 use support_fork::{drop_privileges, fork, fork_without_handlers, unshare};
 
@@ -327,9 +327,17 @@ fn records_whose_file_is_truncated_are_lost() {
     assert!(records.is_lost());
 }
 
+/// Waits for the lock for up to a minute: a machine that is busy may keep the lock from one of two
+/// processes for longer than its patience.
+fn patiently(records: &SharedRecords) -> LockedRecords<'_> {
+    let a_second_each = (0..60).map(|_| records.lock());
+    let mut waits = a_second_each.skip_while(|locked| matches!(locked, Err(RecordsError::Locked)));
+    waits.next().expect("the lock within a minute").unwrap()
+}
+
 fn count_up(records: &SharedRecords, times: u64) {
     for _ in 0..times {
-        let mut locked = records.lock().unwrap();
+        let mut locked = patiently(records);
         let count = locked.read(b"a").map_or(0, |record| record.numbers[0]);
         locked.write(&[(b"a", &[count + 1], NEVER)]).unwrap();
     }
