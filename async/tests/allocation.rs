@@ -1,5 +1,7 @@
 //! Waiting does not allocate. A counting allocator watches each path.
 
+#[path = "../../core/tests/support/allocations.rs"]
+mod allocations;
 #[macro_use]
 #[path = "../../core/tests/support/registry.rs"]
 mod registry;
@@ -10,7 +12,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::sync::Arc;
 
-use crate::allocations::allocations;
+use allocations::allocations;
 use portcullis_async::{
     Acquire, KeyedQueue, Next, NoTimer, Order, Queue, ReentrantTimer, Rejected, Timer,
 };

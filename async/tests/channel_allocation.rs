@@ -2,13 +2,16 @@
 //! allocator watches.
 #![cfg(feature = "channel")]
 
+#[path = "../../core/tests/support/allocations.rs"]
+mod allocations;
+
 use core::future::Future;
 use core::num::NonZero;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
 use std::sync::Arc;
 
-use crate::allocations::allocations;
+use allocations::allocations;
 use futures_util::Stream;
 use portcullis_async::Queue;
 use portcullis_async::channel::{SendError, TrySendError, channel};

@@ -1,6 +1,8 @@
 //! Keyed queues: one queue per key, in one table, with one clock. Most tests are for all three
 //! kinds of table.
 
+#[path = "../../core/tests/support/allocations.rs"]
+mod allocations;
 mod support;
 #[path = "keyed_queue/total.rs"]
 mod total;
@@ -14,7 +16,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use crate::allocations::allocations;
+use allocations::allocations;
 use portcullis_async::{
     Acquire, KeyedQueue, Next, Order, QueueClock, QueueKey, Rejected, ThreadTimer, WaitEnd, Waited,
 };

@@ -4,14 +4,8 @@
     reason = "the files of `support/` are modules of each file that uses them"
 )]
 
-#[path = "../../core/tests/support/allocations.rs"]
-mod allocations;
-
 #[path = "adapters_conservation.rs"]
 mod adapters_conservation;
-
-#[path = "allocation.rs"]
-mod allocation;
 
 #[path = "attend.rs"]
 mod attend;
@@ -30,9 +24,6 @@ mod cases_world;
 
 #[path = "channel.rs"]
 mod channel;
-
-#[path = "channel_allocation.rs"]
-mod channel_allocation;
 
 #[path = "channel_conservation.rs"]
 mod channel_conservation;

@@ -1,10 +1,13 @@
 //! Requests are matched and decided without an allocation, whatever their text is.
 
+#[path = "../../core/tests/support/allocations.rs"]
+mod allocations;
+
 use core::hint::black_box;
 use core::ops::ControlFlow;
 use core::time::Duration;
 
-use crate::allocations::allocations;
+use allocations::allocations;
 use portcullis_core::Timestamp;
 use portcullis_policy::{
     Algorithm, Conditions, Key, Limit, Matcher, PathReading, PathRules, Policy, Request, Rule,

@@ -1,12 +1,14 @@
 //! Files that are damaged, random, or made to be slow to read: each is a policy, or is refused with
 //! errors that point into it. `PROPTEST_CASES` sets how many random files of each format are read.
 
+#[path = "../../core/tests/support/allocations.rs"]
+mod allocations;
 #[path = "../../core/tests/support/busy.rs"]
 mod busy;
 
 use core::time::Duration;
 
-use crate::allocations::peak;
+use allocations::peak;
 use busy::busy;
 use portcullis_policy::{DEFAULT_TABLE_BYTES, FileError, Imported, Policy};
 use proptest::collection::vec;

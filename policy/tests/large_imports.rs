@@ -1,11 +1,13 @@
 //! Large files are read in time and memory that grow with their length.
 
+#[path = "../../core/tests/support/allocations.rs"]
+mod allocations;
 #[path = "../../core/tests/support/busy.rs"]
 mod busy;
 
 use core::time::Duration;
 
-use crate::allocations::peak;
+use allocations::peak;
 use busy::busy;
 use portcullis_policy::{FileError, Imported, Policy, Rule};
 

@@ -1,8 +1,11 @@
 //! The tables of all rules of a policy together: how much memory they take, and what refuses more.
 
+#[path = "../../core/tests/support/allocations.rs"]
+mod allocations;
+
 use core::time::Duration;
 
-use crate::allocations::peak;
+use allocations::peak;
 use portcullis_policy::{
     Algorithm, DEFAULT_TABLE_BYTES, Imported, Key, Limit, Policy, PolicySettings, Rule, Threshold,
 };

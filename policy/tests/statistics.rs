@@ -1,9 +1,12 @@
 //! Statistics count what was decided, exactly or within the error that they state.
 
+#[path = "../../core/tests/support/allocations.rs"]
+mod allocations;
+
 use std::collections::BTreeMap;
 use std::thread;
 
-use crate::allocations::allocations;
+use allocations::allocations;
 use portcullis_core::{Denied, Timestamp};
 use portcullis_policy::{
     Conditions, Key, MAX_PATH_LEN, OnMissing, Outcome, Policy, Request, Rule, Statistics,

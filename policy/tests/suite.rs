@@ -4,14 +4,8 @@
     reason = "the files of `support/` are modules of each file that uses them"
 )]
 
-#[path = "../../core/tests/support/allocations.rs"]
-mod allocations;
-
 #[path = "agreement.rs"]
 mod agreement;
-
-#[path = "allocation.rs"]
-mod allocation;
 
 #[cfg(feature = "json")]
 #[path = "ats.rs"]
@@ -24,10 +18,6 @@ mod cases;
 #[cfg(feature = "live")]
 #[path = "changes.rs"]
 mod changes;
-
-#[cfg(all(feature = "toml", feature = "json"))]
-#[path = "damaged_files.rs"]
-mod damaged_files;
 
 #[cfg(feature = "tracing")]
 #[path = "decision_log.rs"]
@@ -68,10 +58,6 @@ mod live;
 #[path = "matching.rs"]
 mod matching;
 
-#[cfg(all(feature = "toml", feature = "json"))]
-#[path = "memory.rs"]
-mod memory;
-
 #[cfg(feature = "metrics")]
 #[path = "metrics.rs"]
 mod metrics;
@@ -90,11 +76,5 @@ mod queues;
 #[path = "several_limits.rs"]
 mod several_limits;
 
-#[path = "statistics.rs"]
-mod statistics;
-
 #[path = "stored.rs"]
 mod stored;
-
-#[path = "thresholds.rs"]
-mod thresholds;

@@ -1,10 +1,13 @@
 //! Thresholds put decisions in force as a list of all reports does.
 
+#[path = "../../core/tests/support/allocations.rs"]
+mod allocations;
+
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::thread;
 
-use crate::allocations::allocations;
+use allocations::allocations;
 use portcullis_core::Timestamp;
 use portcullis_policy::{
     Conditions, Considered, Key, MAX_PATH_LEN, OnMissing, Outcome, PathError, Policy, Request,
