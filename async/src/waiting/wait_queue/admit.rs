@@ -72,14 +72,13 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         // Set if the limiter or a clock panics: the limiter may have taken permits and refunded
         // them.
         let mut mark = self.pending.restore_on_drop(Self::bit(key));
-        let mut asked = Asked::not_yet(now);
         let step = if lists.closed {
             lists.counts.closed = lists.counts.closed.wrapping_add(1);
-            Some(self.reject(key, now, Rejected::Closed { permits: min }))
+            Ok(self.reject(key, now, Rejected::Closed { permits: min }))
         } else if self.comes_first(lists, head) {
             match self.attempt(key, request, When::At(now), None) {
                 // Returned if a waker panics before the grant is handed out.
-                Ok(grant) => Some(Step::Settled(Ok(Taken {
+                Ok(grant) => Ok(Step::Settled(Ok(Taken {
                     wait_queue: self,
                     key,
                     grant: Some(grant),
@@ -91,15 +90,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 {
                     lists.counts.oversized = lists.counts.oversized.wrapping_add(1);
                     let rejected = Rejected::ExceedsCapacity { permits, capacity };
-                    Some(self.reject(key, now, rejected))
+                    Ok(self.reject(key, now, rejected))
                 }
                 Err(denied) => {
-                    asked.is_refused = matches!(denied, Denied::Refused { .. });
                     let limiter = self.source.at(key);
-                    asked.next_try = Self::next_try(limiter.retry(denied), now, now);
+                    let next_try = Self::next_try(limiter.retry(denied), now, now);
                     if is_plain
                         && !Q::Source::HAS_TOTAL
-                        && asked.next_try.at == Timestamp::MAX
+                        && next_try.at == Timestamp::MAX
                         && u64::from(min) <= limiter.capacity()
                     {
                         // SAFETY: the caller guarantees that the waiter is idle and not shared;
@@ -108,19 +106,21 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                         mark.bits = 0;
                         return Step::Wait;
                     }
-                    None
+                    Err(Asked::denied(now, denied, next_try))
                 }
             }
         } else {
-            None
+            Err(Asked::not_yet(now))
         };
         mark.bits = 0;
-        if let Some(step) = step {
-            self.leave_lists(lists, || batch.insert(WakeBatch::new()));
-            return step;
+        match step {
+            Ok(step) => {
+                self.leave_lists(lists, || batch.insert(WakeBatch::new()));
+                step
+            }
+            // SAFETY: the caller guarantees the contract of `enqueue`.
+            Err(asked) => unsafe { self.admit_asked(lists, batch, waiter, asked, drives) },
         }
-        // SAFETY: the caller guarantees the contract of `enqueue`.
-        unsafe { self.admit_asked(lists, batch, waiter, asked, drives) }
     }
 
     /// Puts a new request into its wait list or rejects it, given what its limiter answered.
@@ -356,6 +356,16 @@ impl Asked {
             next_try: NextTry::ON_RELEASE,
             is_refused: false,
             is_ready: false,
+        }
+    }
+
+    /// The limiter answered `denied`, and is to be asked again at `next_try`.
+    #[inline(always)]
+    const fn denied(now: Timestamp, denied: Denied, next_try: NextTry) -> Self {
+        Self {
+            next_try,
+            is_refused: matches!(denied, Denied::Refused { .. }),
+            ..Self::not_yet(now)
         }
     }
 }
