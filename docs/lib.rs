@@ -21,6 +21,7 @@ documents! {
     ReadmeOfStores: include_str!("../stores/README.md"),
     ReadmeOfTower: include_str!("../tower/README.md"),
     Embedded: include_str!("embedded.md"),
+    Overload: include_str!("overload.md"),
     PolicyFiles: include_str!("policies.md"),
     FromAzure: include_str!("coming-from/azure.md"),
     FromBucket4j: include_str!("coming-from/bucket4j.md"),

@@ -4,8 +4,9 @@
 //! A [`Queue`] owns a limiter. [`Queue::acquire`](Queue#method.acquire) returns a future that waits
 //! for permits; the future itself stores the waiter. [`Queue::blocking_acquire`] blocks a thread.
 //! Futures and threads wait in the same queue, which serves the oldest or the newest request first
-//! and limits both the queued permits and the number of waiters. A request that cannot be granted
-//! fails with a [`Rejected`]; it does not panic.
+//! and limits both the queued permits and the number of waiters. It can also limit the time that
+//! requests wait (`with_shedding`). A request that cannot be granted fails with a [`Rejected`]; it
+//! does not panic.
 //!
 //! A release grants permits to the waiters. It never waits for another thread or for a context that
 //! it has pre-empted. Permits that replenish by time are granted by one of these drivers:
@@ -29,7 +30,7 @@
 //! |---|---|
 //! | wait | [`Queue`], [`Acquire`], [`Rejected`], [`Drained`] |
 //! | wait by key | [`KeyedQueue`], [`QueueKey`], [`QueueKeyLimiter`] |
-//! | set options, count, drive and close a queue of either kind | [`LimiterQueue`], [`Order`], [`Oversized`] |
+//! | set options, count, drive and close a queue of either kind | [`LimiterQueue`], [`Order`], [`Oversized`], [`Shedding`] |
 //! | wake waits at their time | [`ThreadTimer`], [`TokioTimer`], [`AsyncIoTimer`], `EmbassyTimer`; [`NoTimer`], [`Next`]; [`Drive`]; [`Timer`], [`ReentrantTimer`], [`QueueClock`] and [`DeadlineClock`] for your own |
 //! | observe a queue | [`QueueCounts`], [`Hook`], [`Waited`], [`WaitEnd`], [`LimiterView`] |
 //! | choose a lock | [`DefaultLock`], [`ThreadLock`], `InterruptLock`; [`RawLock`] for your own |
@@ -45,6 +46,7 @@
 //! - `portable-atomic`: for targets without compare-exchange; the documentation of
 //!   `portcullis-core` lists the restrictions;
 //! - `defmt`: `defmt::Format` for errors and outcomes;
+//! - `shedding`: `with_shedding`, which bounds the time that requests wait;
 //! - `tokio`, `async-io`, `embassy-time`: a timer for each of these;
 //! - `channel`: limited channels, in the module [`channel`];
 //! - `stream`: limited streams and sinks, and methods that limit them, in the module [`stream`];
@@ -58,6 +60,7 @@
 )]
 #![cfg_attr(not(feature = "tokio"), doc = "[`TokioTimer`]: crate#features")]
 #![cfg_attr(not(feature = "async-io"), doc = "[`AsyncIoTimer`]: crate#features")]
+#![cfg_attr(not(feature = "shedding"), doc = "[`Shedding`]: crate#features")]
 #![cfg_attr(not(feature = "channel"), doc = "[`channel`]: crate#features")]
 #![cfg_attr(not(feature = "stream"), doc = "[`stream`]: crate#features")]
 #![cfg_attr(
@@ -120,6 +123,8 @@ pub use waiting::hook::{Hook, WaitEnd, Waited};
 pub use waiting::options::{Order, Oversized};
 pub use waiting::queue_clock::{DeadlineClock, NoTimer, QueueClock};
 pub use waiting::rejected::Rejected;
+#[cfg(feature = "shedding")]
+pub use waiting::shedding::Shedding;
 pub use waiting::timer::{ReentrantTimer, Timer};
 pub use waiting::wait_queue::counts::QueueCounts;
 pub use waiting::wait_queue::driver::Next;

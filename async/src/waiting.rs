@@ -14,6 +14,15 @@ pub(crate) mod queue_config;
 pub(crate) mod rejected;
 pub(crate) mod ring;
 pub(crate) mod round;
+#[cfg_attr(
+    not(feature = "shedding"),
+    expect(
+        dead_code,
+        unreachable_pub,
+        reason = "the interface is exported with the feature"
+    )
+)]
+pub(crate) mod shedding;
 pub(crate) mod timer;
 pub(crate) mod timer_heap;
 pub(crate) mod wait_list;

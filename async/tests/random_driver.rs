@@ -19,7 +19,8 @@
 //!
 //! ```text
 //! RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 cargo test \
-//!     -p portcullis-async --test random_driver --target x86_64-unknown-linux-gnu
+//!     -p portcullis-async --features shedding --test random_driver \
+//!     --target x86_64-unknown-linux-gnu
 //! ```
 
 #[path = "random_driver/chance.rs"]

@@ -52,7 +52,10 @@ pub(crate) fn check(context: &Context) -> Check {
         if !faults.is_empty() {
             return Err(format!("{target}: {}", faults.join("; ")));
         }
-        build("portcullis-async", "critical-section,embassy-time,defmt")?;
+        build(
+            "portcullis-async",
+            "critical-section,embassy-time,defmt,shedding",
+        )?;
         build("portcullis-c", "")?;
     }
     Ok(TARGETS.join(", "))

@@ -157,6 +157,11 @@ impl<P: Anchored> Acquire<P> {
     /// cancelled and no permit is returned early. Free permits are granted even if the deadline has
     /// passed.
     ///
+    /// The same holds for what changes while the request waits: the settings of the limiter, or the
+    /// requests ahead. No permits are taken for a request whose deadline has passed. If the timer
+    /// is late, a grant that was due before the deadline is still made, within the
+    /// [slack](crate::Queue::with_slack).
+    ///
     /// Needs a [`DeadlineClock`], which [`Timeless`](portcullis_core::Timeless) is not:
     ///
     /// ```compile_fail,E0277
@@ -232,9 +237,11 @@ impl<P: Anchored> Acquire<P> {
         self.queue.as_deref()
     }
 
+    /// Returns the deadline. Once the request waits, this is the bound of the queue's shedding if
+    /// that is earlier.
     #[cfg(all(feature = "std", not(portcullis_loom)))]
-    pub(crate) fn deadline(&mut self) -> Timestamp {
-        self.wait.request_mut().deadline
+    pub(crate) fn deadline(&self) -> Timestamp {
+        self.wait.request().deadline
     }
 
     /// Returns whether the future has been polled and is still in its wait list.

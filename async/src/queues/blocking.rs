@@ -176,7 +176,6 @@ impl<P: Anchored> Acquire<P> {
             hint::spin_loop();
         }
         with_sleeper(|sleeper, waker| {
-            let deadline = self.deadline();
             let mut blocked = Blocked {
                 acquire: pin!(self),
                 driver: pin!(ThreadDriver::new()),
@@ -196,7 +195,7 @@ impl<P: Anchored> Acquire<P> {
                 let next = match driver.as_mut().drive(wait_queue, waker) {
                     // `at` is no later than this wait's own deadline, which is among the timers.
                     Some(Next::At(at)) => at,
-                    _ => deadline,
+                    _ => acquire.deadline(),
                 };
                 // A held permit may be released before the thread falls asleep, so spin first.
                 let mut spins = if wait_queue.is_held() { SPINS } else { 0 };

@@ -14,7 +14,11 @@ use crate::queues::drained::Drained;
 use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::options::{Order, Oversized};
+#[cfg(feature = "shedding")]
+use crate::waiting::queue_clock::DeadlineClock;
 use crate::waiting::queue_clock::QueueClock;
+#[cfg(feature = "shedding")]
+use crate::waiting::shedding::{Shedding, Stored};
 use crate::waiting::timer::{ReentrantTimer, Timer};
 use crate::waiting::wait_queue::counts::QueueCounts;
 use crate::waiting::wait_queue::driver::Next;
@@ -191,6 +195,67 @@ impl<S: LimiterSource, C, R, H> LimiterQueue<S, C, R, H> {
     /// ```
     pub const fn clock(&self) -> &C {
         &self.wait_queue.clock
+    }
+}
+
+#[cfg(feature = "shedding")]
+impl<S: LimiterSource, C: DeadlineClock, R, H> LimiterQueue<S, C, R, H> {
+    /// Makes the queue shed load: bounds the time that a request waits, by the rule of `shedding`.
+    /// Default: requests wait until they are granted, or until their own deadlines.
+    ///
+    /// During an overload each request of a queue without a bound is served late, when its caller
+    /// may have given up. With a bound the requests that are served are fresh, and the others fail
+    /// early:
+    ///
+    /// - A wait list is *overloaded* if it has had waiters without a break for longer than the
+    ///   interval of the shedding.
+    /// - A new request waits for at most the target if its list is overloaded, and otherwise for at
+    ///   most the interval. So a burst that the queue serves within the interval is absorbed.
+    /// - Then it fails with [`Rejected::Shed`](crate::Rejected::Shed), or at once if it is known
+    ///   that the permits will come later. If its own deadline is not later than the bound, it
+    ///   fails with [`Rejected::Deadline`](crate::Rejected::Deadline) instead.
+    /// - The bound is set when the request enters the list, and does not change.
+    ///
+    /// **Bound.** Each granted request has waited for at most the interval, and later than two
+    /// intervals after its list began to have waiters, for at most the target. As for any deadline,
+    /// the [slack](Self::with_slack) of a late timer comes in addition.
+    ///
+    /// A queue of a [`KeyedQueue`](crate::KeyedQueue) is overloaded by itself: the waiters of one
+    /// key say nothing about another. [`QueueCounts::shed`] counts the requests that were shed. The
+    /// limiter learns of each as of a request past its deadline.
+    ///
+    /// Needs a [`DeadlineClock`].
+    ///
+    /// # Cost
+    ///
+    /// Each wait costs as much as one with a deadline.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use portcullis_async::{Queue, Rejected, Shedding};
+    /// use portcullis_core::{Concurrency, ManualClock};
+    /// # use core::pin::pin;
+    /// # use core::task::{Context, Poll, Waker};
+    ///
+    /// // Waits of up to 100 ms, and of up to 5 ms once requests have waited for 100 ms.
+    /// let queue = Queue::new(Concurrency::new(1), ManualClock::new(), 1_000)
+    ///     .with_shedding(Shedding::default());
+    /// let held = queue.try_acquire(1)?;
+    /// let mut waits = pin!(queue.acquire(1));
+    /// # let mut context = Context::from_waker(Waker::noop());
+    /// assert!(waits.as_mut().poll(&mut context).is_pending());
+    /// queue.clock().advance(Duration::from_millis(101));
+    /// queue.advance();
+    /// let Poll::Ready(Err(shed)) = waits.poll(&mut context) else { panic!() };
+    /// assert!(matches!(shed, Rejected::Shed { permits: 1, .. }));
+    /// assert_eq!(queue.counts().shed, 1);
+    /// # drop(held);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    #[must_use]
+    pub const fn with_shedding(mut self, shedding: Shedding) -> Self {
+        self.wait_queue.options.shedding = Stored::new(Some(shedding));
+        self
     }
 }
 

@@ -68,6 +68,7 @@ use crate::waiting::wait_queue::ask::{earliest, tell_denial};
 /// | [`Rejected::Refused`](crate::Rejected::Refused) | the limiter denies for another reason than permits ([`Denied::Refused`]), and the queue is full | wait for `retry`, then retry |
 /// | [`Rejected::Evicted`](crate::Rejected::Evicted) | a newer request replaced this one, in newest-first order | wait for `retry`, then retry |
 /// | [`Rejected::Deadline`](crate::Rejected::Deadline) | the deadline is too early | retry with a later deadline |
+/// | [`Rejected::Shed`](crate::Rejected::Shed) | the wait is longer than the shedding (`with_shedding`) lets it be | fail, or wait for `retry` and for some time more, then retry |
 /// | [`Rejected::ExceedsCapacity`](crate::Rejected::ExceedsCapacity) | the request exceeds the limit | request fewer permits |
 /// | [`Rejected::Closed`](crate::Rejected::Closed) | the queue is closed | do not retry |
 ///
@@ -350,8 +351,9 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// - immediately, if the queue is full or closed, or if `n` is more than the limiter can ever
     ///   grant;
     /// - later, if the request is evicted, the queue is closed, or the limit is lowered below `n`;
-    /// - at its deadline, if it has one, or as soon as the queue can tell that the deadline cannot
-    ///   be met.
+    /// - at its deadline, if it has one, or immediately if the queue can tell that the deadline
+    ///   cannot be met. The same holds for the bound of a queue with
+    ///   shedding (`with_shedding`).
     ///
     /// The table in the documentation of [`Queue`] says what to do about each.
     ///

@@ -87,6 +87,9 @@ pub enum WaitEnd {
     ExceedsCapacity,
     /// The deadline passed.
     Deadline,
+    /// The request waited for as long as the shedding of the queue lets it. Only with the feature
+    /// `shedding`.
+    Shed,
     /// The queue was closed.
     Closed,
     /// The future was dropped.

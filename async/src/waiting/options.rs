@@ -1,7 +1,12 @@
 //! The options of a queue, which are set before it is used and do not change: the order, what
-//! becomes of requests that are too large, the number of waiters, slack and jitter.
+//! becomes of requests that are too large, the number of waiters, slack, jitter and shedding; and
+//! the terms on which a new request may wait, which follow from them.
 
 use core::time::Duration;
+
+use portcullis_core::Timestamp;
+
+use crate::waiting::shedding::{Shedding, Stored};
 
 /// Which request is granted first.
 ///
@@ -61,6 +66,20 @@ pub(crate) struct Options {
     pub(crate) slack: Duration,
     pub(crate) jitter: Duration,
     pub(crate) oversized: Oversized,
+    pub(crate) shedding: Stored<Option<Shedding>>,
+}
+
+/// The terms on which a new request may wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// Since when its wait list has had waiters, with the new request.
+    pub(crate) since: Timestamp,
+    /// Whether it comes before the requests that wait already.
+    pub(crate) goes_first: bool,
+    /// Its own deadline, or the bound of the shedding if that is earlier.
+    pub(crate) deadline: Timestamp,
+    /// Whether the deadline is that bound.
+    pub(crate) sheds: bool,
 }
 
 impl Options {
@@ -71,6 +90,28 @@ impl Options {
             slack: Duration::from_millis(10),
             jitter: Duration::ZERO,
             oversized: Oversized::Reject,
+            shedding: Stored::new(None),
+        }
+    }
+
+    /// Returns the terms of a new request with the deadline `own`, whose list has had waiters since
+    /// `since`.
+    pub(crate) fn terms(&self, since: Timestamp, now: Timestamp, own: Timestamp) -> Terms {
+        let shedding = self.shedding.or(None);
+        let rule = shedding.unwrap_or(Shedding::DEFAULT);
+        let is_overloaded = rule.is_overloaded(since, now);
+        let bound = match shedding {
+            Some(shedding) => shedding.bound(is_overloaded, now),
+            None => Timestamp::MAX,
+        };
+        Terms {
+            since,
+            goes_first: match self.order {
+                Order::OldestFirst => false,
+                Order::NewestFirst => true,
+            },
+            deadline: bound.min(own),
+            sheds: bound < own,
         }
     }
 }

@@ -61,6 +61,9 @@ pub trait Wakes: Clock {
     /// Whether the clock wakes wakers.
     const WAKES: bool;
 
+    /// Whether time passes by the clock, so that a deadline can be reached.
+    const PASSES: bool = true;
+
     /// Sets the alarm, as [`Timer::wake_at`] does. Not called if the clock wakes no waker.
     fn wake(&self, at: Timestamp, waker: &Waker) -> Poll<()>;
 }
@@ -166,11 +169,12 @@ impl<C: Clock> Clock for NoTimer<C> {
 
 /// Clocks that wake no task.
 macro_rules! without_timer {
-    ($([$($generics:tt)*] $clock:ty,)*) => {$(
+    ($([$($generics:tt)*] $clock:ty $(, $passes:literal)?;)*) => {$(
         impl<$($generics)*> QueueClock for $clock {}
 
         impl<$($generics)*> Wakes for $clock {
             const WAKES: bool = false;
+            $(const PASSES: bool = $passes;)?
 
             #[inline]
             fn wake(&self, _: Timestamp, _: &Waker) -> Poll<()> {
@@ -181,21 +185,21 @@ macro_rules! without_timer {
 }
 
 without_timer! {
-    [C: Clock] NoTimer<C>,
-    [] Timeless,
+    [C: Clock] NoTimer<C>;
+    [] Timeless, false;
 }
 
 impl<C: Clock> DeadlineClock for NoTimer<C> {}
 
 #[cfg(target_has_atomic = "64")]
 without_timer! {
-    [] portcullis_core::ManualClock,
-    [] &portcullis_core::ManualClock,
+    [] portcullis_core::ManualClock;
+    [] &portcullis_core::ManualClock;
 }
 
 #[cfg(all(target_has_atomic = "64", feature = "std"))]
 without_timer! {
-    [] std::sync::Arc<portcullis_core::ManualClock>,
+    [] std::sync::Arc<portcullis_core::ManualClock>;
 }
 
 #[cfg(all(target_has_atomic = "64", feature = "std"))]

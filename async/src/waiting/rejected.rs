@@ -67,6 +67,15 @@ pub enum Rejected {
         /// When the permits could be granted.
         retry: Retry,
     },
+    /// The queue sheds load: the permits did not come within the time that it lets a request wait,
+    /// or cannot come within it. Only in a queue with shedding
+    /// (`with_shedding`, of the feature `shedding`).
+    Shed {
+        /// The permits that were requested.
+        permits: u32,
+        /// When the permits could be granted.
+        retry: Retry,
+    },
     /// The queue is closed.
     Closed {
         /// The permits that were requested.
@@ -101,7 +110,8 @@ impl Rejected {
             Self::QueueFull { retry, .. }
             | Self::Refused { retry, .. }
             | Self::Evicted { retry, .. }
-            | Self::Deadline { retry, .. } => retry,
+            | Self::Deadline { retry, .. }
+            | Self::Shed { retry, .. } => retry,
             Self::ExceedsCapacity { .. } | Self::Closed { .. } => Retry::Never,
         }
     }
@@ -138,7 +148,8 @@ impl Rejected {
         match self {
             Self::QueueFull { permits, .. }
             | Self::Evicted { permits, .. }
-            | Self::Deadline { permits, .. } => Denied::Exhausted { now, permits },
+            | Self::Deadline { permits, .. }
+            | Self::Shed { permits, .. } => Denied::Exhausted { now, permits },
             Self::Refused { permits, .. } => Denied::Refused { now, permits },
             Self::ExceedsCapacity { permits, capacity } => {
                 Denied::ExceedsCapacity { permits, capacity }
@@ -160,6 +171,7 @@ impl Rejected {
             | Self::Evicted { permits, .. }
             | Self::ExceedsCapacity { permits, .. }
             | Self::Deadline { permits, .. }
+            | Self::Shed { permits, .. }
             | Self::Closed { permits } => permits,
         }
     }
@@ -172,6 +184,7 @@ impl fmt::Display for Rejected {
             Self::Refused { .. } => "denied by the limiter, and the queue is full",
             Self::Evicted { .. } => "evicted by a newer request",
             Self::Deadline { .. } => "not granted by the deadline",
+            Self::Shed { .. } => "not granted within the time that the queue lets requests wait",
             Self::ExceedsCapacity { permits, capacity } => {
                 return Denied::ExceedsCapacity { permits, capacity }.fmt(f);
             }
@@ -187,7 +200,7 @@ impl From<Rejected> for NotGranted {
     #[inline]
     fn from(rejected: Rejected) -> Self {
         match rejected {
-            Rejected::Deadline { .. } => Self::Denied,
+            Rejected::Deadline { .. } | Rejected::Shed { .. } => Self::Denied,
             Rejected::QueueFull { .. }
             | Rejected::Refused { .. }
             | Rejected::Evicted { .. }

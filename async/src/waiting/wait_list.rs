@@ -35,7 +35,9 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::cell;
 use crate::waiting::list_key::{InRound, ListKey, Slot};
 use crate::waiting::next_try::NextTry;
+use crate::waiting::options::Terms;
 use crate::waiting::ring::{Ring, RingLinks, RingNode};
+use crate::waiting::shedding::Stored;
 use crate::waiting::timer_heap::{HeapLinks, HeapNode};
 
 /// The state of a waiter.
@@ -87,7 +89,8 @@ pub(crate) struct Request {
     pub(crate) min: u32,
     /// The largest number of permits to grant.
     pub(crate) max: u32,
-    /// The deadline; [`Timestamp::MAX`] if there is none.
+    /// The deadline; [`Timestamp::MAX`] if there is none. When the request enters a list, it
+    /// becomes the bound of the queue's shedding if that is earlier.
     pub(crate) deadline: Timestamp,
 }
 
@@ -160,6 +163,10 @@ pub(crate) struct Locked<K: ListKey> {
     waker: Option<Waker>,
     /// Whether the waiter's future can drive the queue.
     can_drive: bool,
+    /// Whether the deadline is the bound of the queue's shedding, and not that of the request.
+    sheds: Stored<bool>,
+    /// Since when the list has had waiters. Set only by a queue that asks: see `shedding.rs`.
+    list_since: Stored<Timestamp>,
     /// When the waiter was queued, and when it was settled.
     pub(crate) since: Timestamp,
     pub(crate) until: Timestamp,
@@ -281,6 +288,8 @@ impl<K: ListKey> Waiter<K> {
                 round: K::Turn::<Self>::EMPTY,
                 waker: Some(waker),
                 can_drive,
+                sheds: Stored::new(false),
+                list_since: Stored::new(Timestamp::ZERO),
                 since: Timestamp::ZERO,
                 until: Timestamp::ZERO,
                 grant: None,
@@ -321,6 +330,21 @@ impl<K: ListKey> Waiter<K> {
     pub(crate) unsafe fn own<'w>(waiter: NonNull<Self>) -> &'w mut Locked<K> {
         // SAFETY: the waiter is filled and belongs to the caller, so its locked fields do.
         unsafe { Self::locked(waiter) }
+    }
+
+    /// Sets the terms on which the waiter enters a list.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is idle, so it belongs to the caller. No reference to it is in use.
+    pub(crate) unsafe fn set_terms(waiter: NonNull<Self>, terms: &Terms) {
+        // SAFETY: the waiter is filled and belongs to the caller.
+        unsafe {
+            (&raw mut (*waiter.as_ptr()).request.deadline).write(terms.deadline);
+            let own = Self::own(waiter);
+            own.sheds = Stored::new(terms.sheds);
+            own.list_since = Stored::new(terms.since);
+        }
     }
 
     /// Returns the key and the request.
@@ -414,6 +438,11 @@ impl<K: ListKey> Locked<K> {
         self.can_drive
     }
 
+    /// Returns whether the deadline is the bound of the queue's shedding.
+    pub(crate) const fn sheds(&self) -> bool {
+        self.sheds.or(false)
+    }
+
     /// Replaces the waker, or removes it. Returns the previous one.
     pub(crate) const fn rewake(&mut self, waker: Option<Waker>) -> Option<Waker> {
         core::mem::replace(&mut self.waker, waker)
@@ -449,6 +478,14 @@ impl<K: ListKey> WaiterSlot<K> {
     #[inline(always)]
     pub(crate) fn waiter(&self) -> NonNull<Waiter<K>> {
         NonNull::from(&self.waiter).cast()
+    }
+
+    /// Returns the request.
+    #[cfg(all(feature = "std", not(portcullis_loom)))]
+    pub(crate) fn request(&self) -> Request {
+        // SAFETY: the request is initialised in `new`. It does not change while the waiter is in a
+        // list, and otherwise only through `&mut self`.
+        unsafe { (*self.waiter().as_ptr()).request }
     }
 
     /// Returns the request of a waiter that is not in a list.
@@ -613,6 +650,19 @@ impl<K: ListKey> Shard<K> {
     #[inline(always)]
     pub(crate) fn room(&self, head: Option<NonNull<Waiter<K>>>) -> u64 {
         self.line(head).room()
+    }
+
+    /// Returns since when the list of `head` has had waiters.
+    #[expect(
+        clippy::unused_self,
+        reason = "the receiver proves that the lock is held"
+    )]
+    pub(crate) fn since(&self, head: NonNull<Waiter<K>>) -> Timestamp {
+        // SAFETY: heads are linked, so they are valid, and their locked fields belong to the holder
+        // of the lock (invariants **Linked** and **Locked**).
+        unsafe { Waiter::locked(head) }
+            .list_since
+            .or(Timestamp::ZERO)
     }
 
     /// Returns the waiters of the list of `head`, from the head on.

@@ -266,6 +266,8 @@ impl<S: LimiterSource> Lists<S> {
                 evicted: 0,
                 cancelled: 0,
                 late: 0,
+                #[cfg(feature = "shedding")]
+                shed: 0,
                 closed: 0,
                 oversized: 0,
             },
@@ -298,6 +300,12 @@ impl<S: LimiterSource> Lists<S> {
     fn permits(&self, key: S::Key) -> u64 {
         let shard = &self.waits.shards.as_ref()[S::shard(key)];
         shard.permits(shard.head(key))
+    }
+
+    /// Returns since when a key's list has had waiters, if it has any.
+    fn since(&self, key: S::Key) -> Option<Timestamp> {
+        let shard = &self.waits.shards.as_ref()[S::shard(key)];
+        shard.head(key).map(|head| shard.since(head))
     }
 
     /// Returns the number of permits that a key's list counts for in the queue's bound.

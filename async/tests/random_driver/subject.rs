@@ -9,7 +9,7 @@ use std::hash::DefaultHasher;
 use std::sync::Arc;
 
 use portcullis_async::{
-    Acquire, Drained, KeyedQueue, Next, Order, Queue, QueueCounts, QueueKey, Rejected,
+    Acquire, Drained, KeyedQueue, Next, Order, Queue, QueueCounts, QueueKey, Rejected, Shedding,
 };
 use portcullis_core::counts::{Counts, Tally};
 use portcullis_core::keyed::{
@@ -55,6 +55,22 @@ pub(crate) struct Settings {
     pub(crate) max_permits: u64,
     pub(crate) max_waiters: u32,
     pub(crate) slack: Duration,
+    pub(crate) shedding: Option<Shedding>,
+}
+
+/// Sets the options of a queue.
+macro_rules! with_options {
+    ($queue:expr, $settings:expr) => {{
+        let (queue, settings): (_, &Settings) = ($queue, $settings);
+        let queue = queue
+            .with_order(settings.order)
+            .with_max_waiters(settings.max_waiters)
+            .with_slack(settings.slack);
+        match settings.shedding {
+            Some(shedding) => queue.with_shedding(shedding),
+            None => queue,
+        }
+    }};
 }
 
 /// A lease of any queue.
@@ -274,10 +290,8 @@ impl<L: Limits> Line1<L> {
             settings.max_permits,
             Single,
             Told,
-        )
-        .with_order(settings.order)
-        .with_max_waiters(settings.max_waiters)
-        .with_slack(settings.slack);
+        );
+        let queue = with_options!(queue, settings);
         Self {
             queue: Arc::new(queue),
             parts: limits.parts(),
@@ -485,10 +499,8 @@ impl<L: Limits> WithinTotal<L> {
             settings.max_permits,
             Single,
         )
-        .with_hook(Told)
-        .with_order(settings.order)
-        .with_max_waiters(settings.max_waiters)
-        .with_slack(settings.slack);
+        .with_hook(Told);
+        let queue = with_options!(queue, settings);
         Self {
             queue: Arc::new(queue),
             table: Read(table),
@@ -691,10 +703,8 @@ impl<E: Each> Lines<E> {
             settings.max_permits,
             Single,
         )
-        .with_hook(Told)
-        .with_order(settings.order)
-        .with_max_waiters(settings.max_waiters)
-        .with_slack(settings.slack);
+        .with_hook(Told);
+        let queue = with_options!(queue, settings);
         let keys = (0..=below(6)).map(|_| below(u64::MAX)).collect();
         Self {
             queue: Arc::new(queue),

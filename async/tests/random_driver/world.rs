@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use portcullis_async::{Next, Order, Rejected, WaitEnd};
+use portcullis_async::{Next, Order, Rejected, Shedding, WaitEnd};
 use portcullis_core::Denied;
 use portcullis_core::counts::Total;
 
@@ -79,6 +79,11 @@ impl Config {
             max_permits: [u64::MAX, 40, 12, 6][index(4)],
             max_waiters: [u32::MAX, 30, 7, 3][index(4)],
             slack: Duration::from_millis([0, 10, 10, 200][index(4)]),
+            shedding: (one_in(3) && drives("shedding")).then(|| {
+                let target = Duration::from_millis([0, 5, 50][index(3)]);
+                let interval = Duration::from_millis([20, 100, 500][index(3)]);
+                Shedding::controlled_delay(target, interval)
+            }),
         };
         let mut sites: Vec<_> = Site::ALL
             .into_iter()
@@ -149,7 +154,9 @@ struct Wait<L> {
     key: usize,
     min: u32,
     max: u32,
+    /// Its own deadline, and the bound of the shedding.
     until: Option<u64>,
+    bound: Bound,
     phase: Phase,
     /// `None` while it is polled.
     future: Option<BoxedRequest<L>>,
@@ -191,9 +198,48 @@ impl<L> Wait<L> {
         self.is_woken() && !self.is_settled()
     }
 
+    /// When its wait ends at the earliest, and at the latest.
+    fn ends(&self) -> (u64, u64) {
+        let own = self.until.unwrap_or(u64::MAX);
+        (own.min(self.bound.least), own.min(self.bound.most))
+    }
+
+    /// Whether its wait can end at its own deadline, or at the bound of the shedding: at the
+    /// earlier of the two.
+    fn can_end(&self, outcome: WaitEnd) -> bool {
+        let own = self.until.unwrap_or(u64::MAX);
+        match outcome {
+            WaitEnd::Deadline => own < u64::MAX && own <= self.bound.most,
+            WaitEnd::Shed => self.bound.least < own,
+            _ => true,
+        }
+    }
+
     fn has(&self, token: &Arc<Token>) -> bool {
         self.tokens.iter().any(|own| Arc::ptr_eq(own, token))
     }
+}
+
+/// Until when the shedding lets a request wait: exactly, if no other context has come in while it
+/// entered.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    least: u64,
+    most: u64,
+}
+
+impl Bound {
+    const NONE: Self = Self {
+        least: u64::MAX,
+        most: u64::MAX,
+    };
+}
+
+/// Since when a key has had waits without a break: exactly, if no other context has come in.
+#[derive(Clone, Copy, Debug)]
+struct Since {
+    earliest: u64,
+    latest: u64,
 }
 
 /// A future that exists as long as it is not ready.
@@ -211,6 +257,7 @@ struct Tally {
     refused: u64,
     evicted: u64,
     late: u64,
+    shed: u64,
     cancelled: u64,
     closed: u64,
     oversized: u64,
@@ -253,7 +300,7 @@ impl Ended {
     /// By the words of `NotGranted`, written out once more.
     fn rejected(&mut self, rejected: Rejected) -> &mut Sum {
         match rejected {
-            Rejected::Deadline { .. } => &mut self.denied,
+            Rejected::Deadline { .. } | Rejected::Shed { .. } => &mut self.denied,
             _ => &mut self.refused,
         }
     }
@@ -261,7 +308,7 @@ impl Ended {
     fn waited(&mut self, outcome: WaitEnd) -> &mut Sum {
         match outcome {
             WaitEnd::Granted => &mut self.granted,
-            WaitEnd::Deadline => &mut self.denied,
+            WaitEnd::Deadline | WaitEnd::Shed => &mut self.denied,
             WaitEnd::Cancelled => &mut self.cancelled,
             _ => &mut self.refused,
         }
@@ -295,6 +342,7 @@ pub(crate) struct Seen {
     pub(crate) refused: u64,
     pub(crate) evicted: u64,
     pub(crate) late: u64,
+    pub(crate) shed: u64,
     pub(crate) cancelled: u64,
     pub(crate) panics: u64,
     pub(crate) doubled: u64,
@@ -313,6 +361,7 @@ impl Seen {
         self.refused += other.refused;
         self.evicted += other.evicted;
         self.late += other.late;
+        self.shed += other.shed;
         self.cancelled += other.cancelled;
         self.panics += other.panics;
         self.doubled += other.doubled;
@@ -376,6 +425,8 @@ pub(crate) struct World<S: Subject> {
     tally: Cell<Tally>,
     ended: Cell<Ended>,
     seen: Cell<Seen>,
+    /// Of each key that has waits, since when.
+    since: RefCell<Vec<Option<Since>>>,
     /// How far the keys are apart, and the waits and their keys at the start of the step.
     fairness: RefCell<Option<Fairness>>,
     waited: RefCell<Vec<(u64, usize)>>,
@@ -456,6 +507,7 @@ pub(crate) fn run<S: Subject>(
         tally: Cell::default(),
         ended: Cell::default(),
         seen: Cell::default(),
+        since: RefCell::new(vec![None; keys]),
         fairness: RefCell::new(fairness),
         waited: RefCell::default(),
         trace: RefCell::default(),
@@ -557,7 +609,9 @@ impl<S: Subject> World<S> {
         self.settle();
         self.report()?;
         if struck & Site::CUT_SHORT != 0 {
-            // The next caller completes what a limiter, a clock or a timer has cut short.
+            // The next caller completes what a limiter, a clock or a timer has cut short, and
+            // counts it again.
+            self.tally(|tally| tally.unsure += 1);
             self.conserved();
             self.report()?;
             self.note("advance after a panic", 0, 0, 0);
@@ -567,6 +621,7 @@ impl<S: Subject> World<S> {
         self.conserved();
         self.adds_up();
         self.is_fair();
+        self.note_since();
         self.stands_still();
         self.gone();
         self.report()
@@ -597,12 +652,13 @@ impl<S: Subject> World<S> {
         for wait in self.waits.borrow().iter() {
             _ = writeln!(
                 text,
-                "  wait {} of key {}: {} to {} until {:?}, {:?}{}, due {:?}",
+                "  wait {} of key {}: {} to {} until {:?}, {:?}, {:?}{}, due {:?}",
                 wait.id,
                 wait.key,
                 wait.min,
                 wait.max,
                 wait.until,
+                wait.bound,
                 wait.phase,
                 if wait.is_leaked { ", leaked" } else { "" },
                 wait.predicted
@@ -772,6 +828,7 @@ impl<S: Subject> World<S> {
             min,
             max: max.max(min),
             until,
+            bound: Bound::NONE,
             phase: Phase::Fresh,
             future: Some(self.subject.acquire(key, min, max, until)),
             tokens: Vec::new(),
@@ -874,9 +931,17 @@ impl<S: Subject> World<S> {
         drop(new);
         self.note("poll: wait, woken", id, u64::from(was_woken), 0);
         let told = Told::len();
+        let settled = self.settled_in_step();
+        if phase == Phase::Fresh {
+            self.set_bound(id);
+        }
         let waker = waker(&token, self.config.apart);
         let outcome = call(|| future.as_mut().poll(&mut Context::from_waker(&waker)));
         _ = call(|| drop(waker));
+        if phase == Phase::Fresh && (chance::has_meddled() || self.settled_in_step() > settled) {
+            // Its list may have been empty when it entered, or not.
+            self.loosen_bound(id);
+        }
         let hooked = Told::since(told);
         let now = self.next();
         match outcome {
@@ -937,6 +1002,80 @@ impl<S: Subject> World<S> {
         }
     }
 
+    /// Notes until when the shedding lets a request wait that is about to be polled for the first
+    /// time.
+    fn set_bound(&self, id: u64) {
+        let (Some(rule), now) = (self.config.settings.shedding, self.time()) else {
+            return;
+        };
+        let interval = u64::try_from(rule.interval().as_nanos()).expect("short");
+        self.loosen_bound(id);
+        if chance::depth() > 0 {
+            return;
+        }
+        let Some(key) = self.of(id, |wait| wait.key) else {
+            return;
+        };
+        let since = self.since.borrow()[key].filter(|_| self.is_waited_for(key));
+        let past = |since: u64| now.saturating_sub(since) > interval;
+        let is_overloaded = match since {
+            None => Some(false),
+            Some(Since { earliest, latest }) if past(earliest) == past(latest) => {
+                Some(past(latest))
+            }
+            Some(_) => None,
+        };
+        self.of(id, |wait| match is_overloaded {
+            Some(true) => wait.bound.most = wait.bound.least,
+            Some(false) => wait.bound.least = wait.bound.most,
+            None => {}
+        });
+    }
+
+    /// Notes that the list of a new request may have been overloaded or not.
+    fn loosen_bound(&self, id: u64) {
+        if let Some(rule) = self.config.settings.shedding {
+            let [target, interval] = [rule.target(), rule.interval()]
+                .map(|time| self.time() + u64::try_from(time.as_nanos()).expect("short"));
+            self.of(id, |wait| {
+                wait.bound = Bound {
+                    least: target,
+                    most: interval,
+                };
+            });
+        }
+    }
+
+    /// Notes since when each key has waits, after a step.
+    fn note_since(&self) {
+        let (now, started) = (self.time(), self.started.get());
+        let waits = self.waits.borrow();
+        let before = self.waited.borrow();
+        for (key, since) in self.since.borrow_mut().iter_mut().enumerate() {
+            let waiting = || {
+                let waits = waits.iter().filter(|wait| wait.phase == Phase::Waiting);
+                waits.filter(|wait| wait.key == key)
+            };
+            let has_left = before
+                .iter()
+                .any(|&(id, of)| of == key && !waiting().any(|wait| wait.id == id));
+            let has_come = waiting().any(|wait| wait.end > started);
+            let may_have_been_empty = has_come && (has_left || chance::has_meddled());
+            *since = match *since {
+                _ if waiting().next().is_none() => None,
+                Some(since) if may_have_been_empty => Some(Since {
+                    earliest: since.earliest.min(now),
+                    latest: since.latest.max(now),
+                }),
+                Some(since) => Some(since),
+                None => Some(Since {
+                    earliest: now,
+                    latest: now,
+                }),
+            };
+        }
+    }
+
     /// Its first poll panicked, before or after it queued.
     fn look_whether_it_waits(&self, id: u64) {
         let left = self.later.get();
@@ -992,6 +1131,7 @@ impl<S: Subject> World<S> {
             }
             Err(Rejected::Evicted { .. }) => WaitEnd::Evicted,
             Err(Rejected::Deadline { .. }) => WaitEnd::Deadline,
+            Err(Rejected::Shed { .. }) => WaitEnd::Shed,
             Err(Rejected::ExceedsCapacity { .. }) => WaitEnd::ExceedsCapacity,
             Err(_) => WaitEnd::Closed,
         };
@@ -1026,7 +1166,14 @@ impl<S: Subject> World<S> {
                     self.saw(|seen| seen.granted_at_once += 1);
                     self.newcomers.borrow_mut().push((id, wait.key, wait.start));
                 }
+                _ if !wait.can_end(outcome) => {
+                    fail(format!("wait {id} is {outcome:?}, with {:?}", wait.bound));
+                }
                 WaitEnd::Deadline => self.tally(|tally| tally.late += 1),
+                WaitEnd::Shed => {
+                    self.tally(|tally| tally.shed += 1);
+                    self.saw(|seen| seen.shed += 1);
+                }
                 WaitEnd::Closed if !self.closed.get() => fail("an open queue rejects as closed"),
                 WaitEnd::ExceedsCapacity
                     if u64::from(wait.min) <= self.subject.capacity(wait.key)
@@ -1138,12 +1285,20 @@ impl<S: Subject> World<S> {
                     fail(format!("wait {id} was evicted, and not the oldest"));
                 }
             }
-            WaitEnd::Deadline => {
-                self.tally(|tally| tally.late += 1);
-                self.saw(|seen| seen.late += 1);
-                match wait.until {
-                    Some(until) if phase != Phase::Settled || until <= wait.newest => {}
-                    _ => fail(format!("the deadline of wait {id} has not passed")),
+            WaitEnd::Deadline | WaitEnd::Shed => {
+                if outcome == WaitEnd::Deadline {
+                    self.tally(|tally| tally.late += 1);
+                    self.saw(|seen| seen.late += 1);
+                } else {
+                    self.tally(|tally| tally.shed += 1);
+                    self.saw(|seen| seen.shed += 1);
+                }
+                let (earliest, _) = wait.ends();
+                if !wait.can_end(outcome) || phase == Phase::Settled && earliest > wait.newest {
+                    fail(format!(
+                        "wait {id} is {outcome:?} at {}, with {:?} and {:?}",
+                        wait.newest, wait.until, wait.bound
+                    ));
                 }
                 if wait.granted_in_time {
                     fail(format!(
@@ -1453,7 +1608,10 @@ impl<S: Subject> World<S> {
     }
 
     fn leak(&self) {
-        if !self.config.leaks || self.config.settings.order == Order::NewestFirst {
+        if !self.config.leaks
+            || self.config.settings.order == Order::NewestFirst
+            || self.config.settings.shedding.is_some()
+        {
             return;
         }
         let fits: Vec<_> = self
@@ -1789,6 +1947,7 @@ impl<S: Subject> World<S> {
         let add_up = near(counts.granted, tally.granted, unclaimed)
             && near(counts.evicted, tally.evicted, unclaimed)
             && near(counts.late, tally.late, unclaimed)
+            && near(counts.shed, tally.shed, unclaimed)
             && near(counts.cancelled, tally.cancelled, 0)
             && near(counts.full, tally.refused, 0)
             && near(counts.closed, tally.closed, unclaimed)
@@ -1862,7 +2021,8 @@ impl<S: Subject> World<S> {
             let in_time = wait.predicted.is_some_and(|predicted| {
                 !has_rival
                     && self.config.settings.order == Order::OldestFirst
-                    && wait.until.is_some_and(|until| predicted <= until)
+                    && wait.ends().0 < u64::MAX
+                    && predicted <= wait.ends().0
                     && predicted + slack >= now
                     && now == newest
                     && self.changed_in.get() != self.step.get()
@@ -1884,7 +2044,7 @@ impl<S: Subject> World<S> {
             // that come by time, as of the instant at which they came.
             let is_timeless =
                 self.subject.net().is_empty() && !self.subject.held(wait.key).is_empty();
-            let late = is_timeless && wait.until.is_some_and(|until| until + slack < now);
+            let late = is_timeless && wait.ends().1.saturating_add(slack) < now;
             let (key, min) = (wait.key, wait.min);
             let wait = &mut waits[place];
             wait.granted_late = late;
@@ -2040,7 +2200,7 @@ impl<S: Subject> World<S> {
             for (place, wait) in self.waits.borrow_mut().iter_mut().enumerate() {
                 if wait.key == key && wait.phase == Phase::Waiting {
                     waiting += 1;
-                    due = due.min(wait.until.unwrap_or(u64::MAX));
+                    due = due.min(wait.ends().1);
                     if !heads.contains(&place) {
                         wait.predicted = None;
                     }

@@ -25,7 +25,8 @@ pub enum NotGranted {
     ///
     /// - [`Denied::Exhausted`]: fewer permits were available than requested;
     /// - [`Denied::Crowded`]: the key had no slot, and so no permits;
-    /// - `Rejected::Deadline` of a queue: not enough permits came before the deadline.
+    /// - `Rejected::Deadline` and `Rejected::Shed` of a queue: not enough permits came before the
+    ///   deadline, or within the time that the queue lets a request wait.
     Denied,
     /// Any other reason:
     ///

@@ -3,6 +3,9 @@
 //! Called by `waits.rs` for a future that was polled for the first time and found the permits taken
 //! or other requests ahead. The caller holds the lock. Written here: the waiter bit of the shard,
 //! the limiter if it grants, and otherwise the wait list, the counts and the timers.
+//!
+//! The terms on which a request may wait, which are its place in the list and its deadline, are set
+//! once, when it enters: see `shedding.rs`.
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
@@ -18,7 +21,7 @@ use crate::sync::atomic::fence;
 use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::next_try::NextTry;
-use crate::waiting::options::{Options, Order, Oversized};
+use crate::waiting::options::{Order, Oversized, Terms};
 use crate::waiting::queue_clock::Wakes;
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::rejected::Rejected;
@@ -26,13 +29,16 @@ use crate::waiting::wait_list::{End, Request, State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
+    /// Whether the queue can shed: the crate has the feature, and time passes by the clock.
+    pub(crate) const SHEDS: bool = cfg!(feature = "shedding") && Q::Clock::PASSES;
+
     /// Admits a new request: takes for it, puts it into its wait list, or rejects it.
     ///
     /// This function handles the plain case itself: a request for at most one permit, without a
-    /// deadline, in an oldest-first queue with room. If the list has other waiters, queueing it
-    /// changes nothing for them or for the timers. If the list is empty, it does not change the
-    /// timers either, provided the limiter says that only a release helps. All other requests go to
-    /// `admit_asked`.
+    /// deadline, in an oldest-first queue with room and without shedding. If the list has other
+    /// waiters, queueing it changes nothing for them or for the timers. If the list is empty, it
+    /// does not change the timers either, provided the limiter says that only a release helps. All
+    /// other requests go to `admit_asked`.
     ///
     /// # Safety
     ///
@@ -49,11 +55,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let (key, request) = unsafe { Waiter::asks(waiter) };
         let Request { min, deadline, .. } = request;
         let head = lists.head(key);
-        let Options {
-            order, max_waiters, ..
-        } = self.options;
-        let max_permits = lists.max_permits;
-        let is_plain = order == Order::OldestFirst
+        let (max_waiters, max_permits) = (self.options.max_waiters, lists.max_permits);
+        let is_plain = self.has_plain_options()
             && !lists.closed
             // A request for more needs the limiter's capacity, to learn whether it can ever be
             // granted.
@@ -64,7 +67,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         if is_plain && head.is_some() {
             // SAFETY: the caller guarantees that the waiter is idle and not shared; `head` is the
             // head of its key's list.
-            unsafe { self.enter(lists, waiter, head) };
+            unsafe { self.enter(lists, waiter, head, End::Tail) };
             return Step::Wait;
         }
         let now = self.clock.now();
@@ -102,7 +105,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                     {
                         // SAFETY: the caller guarantees that the waiter is idle and not shared;
                         // `head` is the head of its key's list.
-                        unsafe { self.enter(lists, waiter, head) };
+                        unsafe { self.enter(lists, waiter, head, End::Tail) };
                         mark.bits = 0;
                         return Step::Wait;
                     }
@@ -121,6 +124,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             // SAFETY: the caller guarantees the contract of `enqueue`.
             Err(asked) => unsafe { self.admit_asked(lists, batch, waiter, asked, drives) },
         }
+    }
+
+    /// Returns whether the options leave a request as it is: the oldest comes first, and may wait
+    /// until its own deadline.
+    #[inline(always)]
+    fn has_plain_options(&self) -> bool {
+        let sheds = Self::SHEDS && self.options.shedding.or(None).is_some();
+        self.options.order == Order::OldestFirst && !sheds
     }
 
     /// Puts a new request into its wait list or rejects it, given what its limiter answered.
@@ -174,7 +185,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         } = asked;
         // SAFETY: the waiter is filled and not shared, as the caller guarantees.
         let (key, request) = unsafe { Waiter::asks(waiter) };
-        let Request { min, deadline, .. } = request;
+        let Request { min, .. } = request;
         let limiter = self.source.at(key);
         // A request for no permits is judged as one for 1 permit.
         let is_oversized = u64::from(min.max(1)) > limiter.capacity();
@@ -182,39 +193,33 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             lists.counts.oversized = lists.counts.oversized.wrapping_add(1);
             return self.reject(key, now, exceeds(&*limiter, min));
         }
-        let retry = |ahead| earliest(&*limiter, now, ahead, min);
-        if deadline < Timestamp::MAX {
-            let retry = retry(self.ahead(lists, key));
-            if is_too_late(retry, deadline, is_oversized) || deadline <= now {
-                lists.counts.late = lists.counts.late.wrapping_add(1);
-                let permits = min;
-                return self.reject(key, now, Rejected::Deadline { permits, retry });
-            }
-        }
-        let (options, max_permits) = (self.options, lists.max_permits);
-        let fits = |lists: &Lists<Q::Source>| {
-            let line = lists.room(key);
-            lists.counts.waiters < options.max_waiters && line + request.room() <= max_permits
-        };
-        let could_fit = options.max_waiters > 0 && request.room() <= max_permits;
-        while could_fit && options.order == Order::NewestFirst && !fits(lists) {
-            let Some(head) = lists.head(key) else {
-                break;
+        let terms = self.terms(lists, key, now, request.deadline);
+        let retry = |lists: &Lists<Q::Source>| {
+            let ahead = if terms.goes_first {
+                0
+            } else {
+                lists.permits(key)
             };
-            if batch.is_full() {
-                return Step::Again;
+            earliest(&*limiter, now, ahead, min)
+        };
+        let deadline = terms.deadline;
+        if deadline < Timestamp::MAX {
+            let retry = retry(lists);
+            if is_too_late(retry, deadline, is_oversized) || deadline <= now {
+                return self.reject_late(lists, key, &terms, now, min, retry);
             }
-            lists.counts.evicted = lists.counts.evicted.wrapping_add(1);
-            let last = lists.shard(key).last(head);
-            self.settle(lists, batch, last, State::Evicted, None, now);
         }
-        if could_fit && fits(lists) {
-            // SAFETY: the caller guarantees the contract of `enqueue`.
-            unsafe { self.enter_timed(lists, waiter, asked) };
-            return Step::Wait;
+        match self.make_room(lists, batch, key, request, &terms, now) {
+            Room::Found => {
+                // SAFETY: the caller guarantees the contract of `enqueue`.
+                unsafe { self.enter_timed(lists, waiter, asked, &terms) };
+                return Step::Wait;
+            }
+            Room::LaterInThisCall => return Step::Again,
+            Room::None => {}
         }
         lists.counts.full = lists.counts.full.wrapping_add(1);
-        let retry = retry(self.ahead(lists, key));
+        let retry = retry(lists);
         let permits = min;
         let rejected = if is_refused {
             Rejected::Refused { permits, retry }
@@ -224,7 +229,81 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         self.reject(key, now, rejected)
     }
 
-    /// Puts a waiter into the wait list of its key, and sets the timers of the list.
+    /// Returns the terms of a new request with the deadline `own`.
+    #[inline(always)]
+    fn terms(
+        &self,
+        lists: &Lists<Q::Source>,
+        key: Key<Q>,
+        now: Timestamp,
+        own: Timestamp,
+    ) -> Terms {
+        if Self::SHEDS {
+            let since = lists.since(key).unwrap_or(now);
+            return self.options.terms(since, now, own);
+        }
+        Terms {
+            since: now,
+            goes_first: self.options.order == Order::NewestFirst,
+            deadline: own,
+            sheds: false,
+        }
+    }
+
+    /// Rejects a new request whose deadline cannot be met.
+    fn reject_late(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        key: Key<Q>,
+        terms: &Terms,
+        now: Timestamp,
+        permits: u32,
+        retry: Retry,
+    ) -> Step<'_, Q> {
+        lists.count_late(terms.sheds);
+        let rejected = if terms.sheds {
+            Rejected::Shed { permits, retry }
+        } else {
+            Rejected::Deadline { permits, retry }
+        };
+        self.reject(key, now, rejected)
+    }
+
+    /// Finds room for a new request. If it goes first, evicts the waiters that would be served last
+    /// until it fits.
+    #[inline(always)]
+    fn make_room(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        key: Key<Q>,
+        request: Request,
+        terms: &Terms,
+        now: Timestamp,
+    ) -> Room {
+        let (options, max_permits) = (self.options, lists.max_permits);
+        let fits = |lists: &Lists<Q::Source>| {
+            let line = lists.room(key);
+            lists.counts.waiters < options.max_waiters && line + request.room() <= max_permits
+        };
+        if options.max_waiters == 0 || request.room() > max_permits {
+            return Room::None;
+        }
+        while terms.goes_first && !fits(lists) {
+            let Some(head) = lists.head(key) else {
+                break;
+            };
+            if batch.is_full() {
+                return Room::LaterInThisCall;
+            }
+            lists.counts.evicted = lists.counts.evicted.wrapping_add(1);
+            let last = lists.shard(key).last(head);
+            self.settle(lists, batch, last, State::Evicted, None, now);
+        }
+        if fits(lists) { Room::Found } else { Room::None }
+    }
+
+    /// Puts a waiter into the wait list of its key on its terms, and sets the timers of the list.
     ///
     /// # Safety
     ///
@@ -235,6 +314,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         lists: &mut Lists<Q::Source>,
         waiter: NonNull<Waiter<Key<Q>>>,
         asked: Asked,
+        terms: &Terms,
     ) {
         // SAFETY: the caller guarantees that the waiter is idle and not shared. `enter` links it;
         // `head` is linked as well. So `get` and `schedule` are called with waiters that are in a
@@ -242,7 +322,15 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         unsafe {
             let (key, _) = Waiter::asks(waiter);
             let head = lists.head(key);
-            self.enter(lists, waiter, head);
+            let end = if terms.goes_first {
+                End::Head
+            } else {
+                End::Tail
+            };
+            if Self::SHEDS {
+                Waiter::set_terms(waiter, terms);
+            }
+            self.enter(lists, waiter, head, end);
             let next_try = if Q::Source::HAS_TOTAL {
                 self.enter_round(lists, waiter, asked)
             } else {
@@ -296,16 +384,12 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         lists: &mut Lists<Q::Source>,
         waiter: NonNull<Waiter<Key<Q>>>,
         head: Option<NonNull<Waiter<Key<Q>>>>,
+        end: End,
     ) {
         // SAFETY: the waiter is idle and not shared, as the caller guarantees, so its locked fields
         // belong to this call until it is linked.
         unsafe {
             let (key, Request { min, .. }) = Waiter::asks(waiter);
-            let end = if self.options.order == Order::OldestFirst {
-                End::Tail
-            } else {
-                End::Head
-            };
             if Q::Hook::TIMES {
                 Waiter::own(waiter).since = self.clock.now();
             }
@@ -334,6 +418,14 @@ fn is_too_late(retry: Retry, deadline: Timestamp, is_oversized: bool) -> bool {
         Retry::Never => !is_oversized,
         _ => false,
     }
+}
+
+/// Whether a list has room for a new request.
+enum Room {
+    Found,
+    None,
+    /// The batch of evicted waiters is full.
+    LaterInThisCall,
 }
 
 /// The answer of the limiter to a new request, and the time of the answer.

@@ -4,8 +4,8 @@
 ///
 /// Each request that is not granted immediately is counted once: as a waiter while it waits, and
 /// then by its outcome. In the words of [`NotGranted`](portcullis_core::limiter::NotGranted),
-/// `late` requests are denied; `full`, `evicted`, `closed` and `oversized` ones are refused. Tries
-/// are not counted. To count all requests, also in permits, put
+/// `late` and `shed` requests are denied; `full`, `evicted`, `closed` and `oversized` ones are
+/// refused. Tries are not counted. To count all requests, also in permits, put
 /// [`Counted`](portcullis_core::Counted) inside the queue.
 ///
 /// ```
@@ -34,6 +34,10 @@ pub struct QueueCounts {
     pub cancelled: u64,
     /// Requests that were rejected because of their deadline, immediately or when it passed.
     pub late: u64,
+    /// Requests that the queue shed, immediately or when they had waited for as long as its
+    /// [shedding](crate::Shedding) lets them.
+    #[cfg(feature = "shedding")]
+    pub shed: u64,
     /// Requests that were rejected because the queue was closed, immediately or while they waited.
     pub closed: u64,
     /// Requests that were rejected because they exceeded the limiter's capacity, immediately or

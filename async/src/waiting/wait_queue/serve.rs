@@ -152,9 +152,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 };
                 self.serve(lists, batch, waiter, as_of, now);
             } else {
-                lists.counts.late = lists.counts.late.wrapping_add(1);
                 let as_of = due.max(earliest);
-                if let Some(next) = self.settle(lists, batch, waiter, State::Late, None, now) {
+                if let Some(next) = self.settle_late(lists, batch, waiter, now) {
                     self.serve(lists, batch, next, as_of, now);
                 }
             }
@@ -333,6 +332,20 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         self.settle(lists, batch, head, State::Granted, Some(grant), now)
     }
 
+    /// Settles a waiter whose deadline has passed. Returns the new head if the waiter was the head.
+    pub(super) fn settle_late(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut WakeBatch,
+        waiter: NonNull<Waiter<Key<Q>>>,
+        now: Timestamp,
+    ) -> Option<NonNull<Waiter<Key<Q>>>> {
+        // SAFETY: the waiter is linked, and `lists` proves that the lock is held.
+        let sheds = unsafe { lists.waits.get(waiter).sheds() };
+        lists.count_late(sheds);
+        self.settle(lists, batch, waiter, State::Late, None, now)
+    }
+
     /// Settles a head that requests more than its limiter can hold. Returns the new head.
     pub(super) fn settle_oversized(
         &self,
@@ -488,6 +501,17 @@ impl<S: LimiterSource> Drop for RetryOnUnwind<'_, S> {
 }
 
 impl<S: LimiterSource> Lists<S> {
+    /// Counts a request whose deadline has passed or cannot be met; if `sheds`, the deadline is the
+    /// bound of the queue's shedding.
+    pub(super) const fn count_late(&mut self, sheds: bool) {
+        let count = match sheds {
+            #[cfg(feature = "shedding")]
+            true => &mut self.counts.shed,
+            _ => &mut self.counts.late,
+        };
+        *count = count.wrapping_add(1);
+    }
+
     /// Returns a random time from 0 to `most`, by xorshift (Marsaglia, 2003) seeded with the time
     /// and the queue's address. The quality suffices to spread requests out.
     pub(super) fn random(&mut self, most: Duration, now: Timestamp) -> Duration {

@@ -25,7 +25,7 @@ use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::next_try::NextTry;
 use crate::waiting::options::Oversized;
 use crate::waiting::queue_config::{Key, QueueConfig};
-use crate::waiting::wait_list::{Request, State, Waiter};
+use crate::waiting::wait_list::{Request, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
 /// How many keys may pass their turn in one critical section.
@@ -268,8 +268,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
         let at = since.max(as_of);
         if request.deadline < at {
-            lists.counts.late = lists.counts.late.wrapping_add(1);
-            self.settle(lists, batch, front, State::Late, None, now);
+            self.settle_late(lists, batch, front, now);
             return Served::AsOf(as_of);
         }
         match self.take_for(lists, front, Some(credit), at) {

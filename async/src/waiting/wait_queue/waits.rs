@@ -123,6 +123,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 retry: retry(),
             }),
             State::Exceeds => Err(exceeds(&*limiter, permits)),
+            // SAFETY: the waiter is settled, so it belongs to the caller.
+            State::Late if unsafe { Waiter::own(waiter) }.sheds() => Err(Rejected::Shed {
+                permits,
+                retry: retry(),
+            }),
             State::Late => Err(Rejected::Deadline {
                 permits,
                 retry: retry(),
@@ -144,6 +149,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             State::Granted => WaitEnd::Granted,
             State::Evicted => WaitEnd::Evicted,
             State::Exceeds => WaitEnd::ExceedsCapacity,
+            // SAFETY: as below.
+            State::Late if unsafe { Waiter::own(waiter) }.sheds() => WaitEnd::Shed,
             State::Late => WaitEnd::Deadline,
             State::Closed => WaitEnd::Closed,
             State::Cancelled => WaitEnd::Cancelled,
