@@ -3,10 +3,10 @@
 //!
 //! A [`Queue`] owns a limiter. [`Queue::acquire`](Queue#method.acquire) returns a future that waits
 //! for permits; the future itself stores the waiter. [`Queue::blocking_acquire`] blocks a thread.
-//! Futures and threads wait in the same queue, which serves the oldest or the newest request first
-//! and limits both the queued permits and the number of waiters. It can also limit the time that
-//! requests wait (`with_shedding`). A request that cannot be granted fails with a [`Rejected`]; it
-//! does not panic.
+//! Futures and threads wait in the same queue, which serves the oldest or the newest request first,
+//! or the newest only during an overload, and limits both the queued permits and the number of
+//! waiters. It can also limit the time that requests wait (`with_shedding`). A request that cannot
+//! be granted fails with a [`Rejected`]; it does not panic.
 //!
 //! A release grants permits to the waiters. It never waits for another thread or for a context that
 //! it has pre-empted. Permits that replenish by time are granted by one of these drivers:
@@ -46,7 +46,8 @@
 //! - `portable-atomic`: for targets without compare-exchange; the documentation of
 //!   `portcullis-core` lists the restrictions;
 //! - `defmt`: `defmt::Format` for errors and outcomes;
-//! - `shedding`: `with_shedding`, which bounds the time that requests wait;
+//! - `shedding`: `with_shedding`, which bounds the time that requests wait, and
+//!   `Order::NewestWhileOverloaded`;
 //! - `tokio`, `async-io`, `embassy-time`: a timer for each of these;
 //! - `channel`: limited channels, in the module [`channel`];
 //! - `stream`: limited streams and sinks, and methods that limit them, in the module [`stream`];

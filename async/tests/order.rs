@@ -7,6 +7,155 @@ use portcullis_core::limiter::Idle;
 use portcullis_core::{AllOf, Concurrency, Denied, Limiter, LimiterExt, Rate, Retry, TokenBucket};
 use support::{SECOND, START, Task, available, newest_first, now, permits, queue};
 
+#[cfg(feature = "shedding")]
+mod while_overloaded {
+    use core::time::Duration;
+
+    use portcullis_async::{KeyedQueue, Queue, Shedding};
+    use portcullis_core::{Keyed, ManualClock, Timeless, Timestamp};
+    use support::{Undriven, undriven};
+
+    use super::*;
+
+    /// A queue with a limit of 3, all held, in which a request for 2 waits, for `waited` ms.
+    fn with_a_wait(
+        max_permits: u64,
+        waited: u64,
+    ) -> (
+        &'static Undriven,
+        Task<impl Future<Output = Result<portcullis_core::Lease<&'static Undriven>, Rejected>>>,
+    ) {
+        let queue = undriven(Concurrency::new(3), max_permits);
+        let queue: &'static _ =
+            support::leaked(Box::new(queue.with_order(Order::NewestWhileOverloaded)));
+        now(queue.acquire(3)).unwrap().forget();
+        let wait = Task::waiting(queue.acquire(2));
+        queue.clock().set(Timestamp::from_millis(waited));
+        (queue, wait)
+    }
+
+    #[test]
+    fn up_to_the_interval_the_oldest_request_is_granted_first() {
+        let (queue, first) = with_a_wait(9, 100);
+        let mut second = Task::waiting(queue.acquire(1));
+        queue.change(|limit| limit.set_limit(5)).unwrap();
+        let _two = first.outcome().unwrap();
+        assert!(second.is_pending());
+    }
+
+    #[test]
+    fn after_the_interval_new_requests_are_granted_first_and_the_others_in_their_order() {
+        let (queue, mut first) = with_a_wait(99, 50);
+        let mut second = Task::waiting(queue.acquire(1));
+        queue.clock().set(Timestamp::from_millis(101));
+        let third = Task::waiting(queue.acquire(1));
+        let fourth = Task::waiting(queue.acquire(1));
+        queue.change(|limit| limit.set_limit(4)).unwrap();
+        let _four = fourth.outcome().unwrap();
+        queue.change(|limit| limit.set_limit(5)).unwrap();
+        let _three = third.outcome().unwrap();
+        assert!(first.is_pending());
+        queue.change(|limit| limit.set_limit(7)).unwrap();
+        let _one = first.outcome().unwrap();
+        assert!(second.is_pending());
+    }
+
+    #[test]
+    fn the_interval_is_that_of_the_shedding() {
+        let rule = Shedding::controlled_delay(Duration::from_millis(9), Duration::from_millis(20));
+        let queue = undriven(Concurrency::new(1), 9)
+            .with_order(Order::NewestWhileOverloaded)
+            .with_shedding(rule);
+        now(queue.acquire(1)).unwrap().forget();
+        let _wait = Task::waiting(queue.acquire(1));
+        queue.clock().set(Timestamp::from_millis(10));
+        let mut older = Task::waiting(queue.acquire(1));
+        queue.clock().set(Timestamp::from_millis(21));
+        queue.advance();
+        let newer = Task::waiting(queue.acquire(1));
+        queue.change(|limit| limit.set_limit(2)).unwrap();
+        let _held = newer.outcome().unwrap();
+        assert!(older.is_pending());
+    }
+
+    #[test]
+    fn free_permits_are_taken_ahead_of_waiters_only_after_the_interval() {
+        for (waited, overtakes) in [(100, false), (101, true)] {
+            let (queue, _wait) = with_a_wait(9, waited);
+            // One is free, and the first waiter wants two.
+            queue.change(|limit| limit.set_limit(4)).unwrap();
+            assert_eq!(Task::new(queue.acquire(1)).poll().is_ready(), overtakes);
+        }
+    }
+
+    #[test]
+    fn a_try_overtakes_no_waiter() {
+        let (queue, wait) = with_a_wait(9, 101);
+        queue.change(|limit| limit.set_limit(4)).unwrap();
+        let denied = queue.try_acquire(1).unwrap_err();
+        assert!(matches!(denied, Denied::Exhausted { permits: 1, .. }));
+        drop(wait);
+        assert!(queue.try_acquire(1).is_ok());
+        let table = Keyed::for_keys(Concurrency::new(2), 100);
+        let queue =
+            KeyedQueue::new(table, ManualClock::new(), 9).with_order(Order::NewestWhileOverloaded);
+        now(queue.acquire("a", 1)).unwrap().forget();
+        let _wait = Task::waiting(queue.acquire("a", 2));
+        queue.clock().set(Timestamp::from_millis(101));
+        assert!(queue.try_acquire("a", 1).is_err());
+        assert!(queue.key("a").in_turn(|| Ok::<_, ()>(())).is_none());
+        assert!(
+            now(queue.acquire("a", 1)).is_ok(),
+            "a request that may wait does"
+        );
+    }
+
+    #[test]
+    fn a_full_queue_rejects_new_requests_and_after_the_interval_evicts_the_last() {
+        let (queue, first) = with_a_wait(4, 50);
+        let second = Task::waiting(queue.acquire(2));
+        let full = permits(now(queue.acquire(1)));
+        assert!(matches!(full, Err(Rejected::QueueFull { permits: 1, .. })));
+        queue.clock().set(Timestamp::from_millis(101));
+        let third = Task::waiting(queue.acquire(2));
+        assert!(matches!(second.outcome(), Err(Rejected::Evicted { .. })));
+        let _fourth = Task::waiting(queue.acquire(2));
+        assert!(matches!(first.outcome(), Err(Rejected::Evicted { .. })));
+        let _fifth = Task::waiting(queue.acquire(2));
+        assert!(matches!(third.outcome(), Err(Rejected::Evicted { .. })));
+        assert_eq!(queue.counts().evicted, 3);
+    }
+
+    #[test]
+    fn the_retry_counts_the_waiters_only_until_the_interval() {
+        for (waited, ahead) in [(100, 1), (101, 0)] {
+            // A permit each 200 ms, and none now.
+            let bucket = TokenBucket::builder(Rate::per_second(5), 5)
+                .initial(0)
+                .build()
+                .unwrap();
+            let queue = undriven(bucket, 1).with_order(Order::NewestWhileOverloaded);
+            let _wait = Task::waiting(queue.acquire(1));
+            queue.clock().set(Timestamp::from_millis(waited));
+            let outcome = permits(now(queue.acquire(1).until(Timestamp::from_millis(199))));
+            let retry = Retry::At(Timestamp::from_millis(200 * (1 + ahead)));
+            assert_eq!(outcome, Err(Rejected::Deadline { permits: 1, retry }));
+        }
+    }
+
+    #[test]
+    fn where_no_time_passes_the_oldest_request_comes_first() {
+        let queue =
+            Queue::new(Concurrency::new(1), Timeless, 9).with_order(Order::NewestWhileOverloaded);
+        let held = queue.try_acquire(1).unwrap();
+        let first = Task::waiting(queue.acquire(1));
+        let mut second = Task::waiting(queue.acquire(1));
+        drop(held);
+        let _one = first.outcome().unwrap();
+        assert!(second.is_pending());
+    }
+}
+
 mod order {
     use super::*;
 

@@ -49,8 +49,9 @@ use crate::waiting::wait_queue::{HasWaitQueue, WaitQueue};
 ///
 /// **Bound.** The table's. At most [`max_permits`](KeyedQueue#method.new) permits are queued for
 /// each key, by at most [`max_waiters`](Self::with_max_waiters) waiters of all keys together
-/// (default: 4,096). If the newest request is served first, a new request evicts only requests for
-/// the same key.
+/// (default: 4,096). A new request evicts only requests for the same key, if the order lets it
+/// evict any. Whether a wait list is overloaded ([`Order`](crate::Order),
+/// `Shedding`) is a matter of each key.
 ///
 /// **Table full.** A key that finds no free slot ([`Denied::Crowded`]) waits like any other. The
 /// limiter is asked again after the table's staleness. While the limiter of a waiting key denies,

@@ -66,7 +66,7 @@ use crate::waiting::wait_queue::ask::{earliest, tell_denial};
 /// |---|---|---|
 /// | [`Rejected::QueueFull`](crate::Rejected::QueueFull) | the permits are not available, and the queue is full | wait for [`retry`](crate::Rejected::retry), then retry |
 /// | [`Rejected::Refused`](crate::Rejected::Refused) | the limiter denies for another reason than permits ([`Denied::Refused`]), and the queue is full | wait for `retry`, then retry |
-/// | [`Rejected::Evicted`](crate::Rejected::Evicted) | a newer request replaced this one, in newest-first order | wait for `retry`, then retry |
+/// | [`Rejected::Evicted`](crate::Rejected::Evicted) | a newer request replaced this one, in newest-first order or during an overload | wait for `retry`, then retry |
 /// | [`Rejected::Deadline`](crate::Rejected::Deadline) | the deadline is too early | retry with a later deadline |
 /// | [`Rejected::Shed`](crate::Rejected::Shed) | the wait is longer than the shedding (`with_shedding`) lets it be | fail, or wait for `retry` and for some time more, then retry |
 /// | [`Rejected::ExceedsCapacity`](crate::Rejected::ExceedsCapacity) | the request exceeds the limit | request fewer permits |
@@ -270,8 +270,8 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// - any [`Denied`] of the limiter, such as [`Denied::Exhausted`] if it has too few permits.
     ///   Wait with [`acquire`](Queue#method.acquire), or retry when [`Denied::retry`] of the queue
     ///   says;
-    /// - [`Denied::Exhausted`] also if a request waits and the order is [oldest
-    ///   first](Order::OldestFirst). Do the same;
+    /// - [`Denied::Exhausted`] also if a request waits, unless the order is [newest
+    ///   first](Order::NewestFirst). Do the same;
     /// - [`Denied::Closed`] if the queue is closed. Do not retry.
     ///
     /// ```
@@ -474,7 +474,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     fn pass(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         if self.wait_queue.is_closed() {
             Err(Denied::Closed { permits: n })
-        } else if self.wait_queue.options.order == Order::OldestFirst
+        } else if self.wait_queue.options.order != Order::NewestFirst
             && self.wait_queue.is_waited_for(())
         {
             Err(Denied::Exhausted { now, permits: n })
@@ -517,8 +517,8 @@ where
 }
 
 impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C, R, H> {
-    /// Denies without asking the limiter while the queue is closed, and while requests wait if the
-    /// oldest one is served first.
+    /// Denies without asking the limiter while the queue is closed, and while requests wait, except
+    /// in newest-first order.
     #[inline(always)]
     fn decide(&self, ask: Ask<'_>) -> Answer {
         let (now, n, seen) = (ask.now(), ask.permits(), ask.detail());
@@ -572,13 +572,13 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Limiter for Queue<L, C
         Reading { idle, ..reading }
     }
 
-    /// Returns what the limiter returns. In oldest-first order, the permits that are queued count
-    /// as requested ahead of this request.
+    /// Returns what the limiter returns. Except in newest-first order, the permits that are queued
+    /// count as requested ahead of this request.
     fn retry(&self, denied: Denied) -> Retry {
         match denied {
             Denied::Closed { .. } => Retry::Never,
             Denied::Exhausted { now, permits }
-                if self.wait_queue.options.order == Order::OldestFirst =>
+                if self.wait_queue.options.order != Order::NewestFirst =>
             {
                 earliest(
                     &self.wait_queue.source.0,

@@ -45,7 +45,7 @@ pub enum Rejected {
         retry: Retry,
     },
     /// A newer request took the place of this one. Only in a queue that serves the newest request
-    /// first.
+    /// first, always or while it is overloaded.
     Evicted {
         /// The permits that were requested.
         permits: u32,

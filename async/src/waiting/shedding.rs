@@ -12,6 +12,9 @@
 //!                            the list becomes empty
 //! ```
 //!
+//! In the order [`NewestWhileOverloaded`](crate::Order::NewestWhileOverloaded) the same state
+//! decides at which end of the list a new request enters.
+//!
 //! A new request may wait for the interval in a normal list, and for the target in an overloaded
 //! one. Its deadline becomes the earlier one of its own and that bound. So the timers of deadlines
 //! do the rest.
@@ -128,7 +131,8 @@ impl Shedding {
     }
 
     /// Returns how long a list has waiters before it is overloaded, and how long a new request may
-    /// wait until then.
+    /// wait until then. The order
+    /// [`NewestWhileOverloaded`](crate::Order::NewestWhileOverloaded) has the same interval.
     ///
     /// ```
     /// # use portcullis_async::Shedding;

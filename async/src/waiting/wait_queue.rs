@@ -827,21 +827,22 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         self.gate.load(Relaxed) & CLOSED != 0
     }
 
-    /// Returns whether requests may be ahead of a new one: in oldest-first order those of its key;
-    /// in any order those that wait for the limit of all keys.
+    /// Returns whether requests may be ahead of a new one: those of its key, except in newest-first
+    /// order; in any order those that wait for the limit of all keys.
     #[inline(always)]
     pub(crate) fn may_be_behind(&self, key: Key<Q>) -> bool {
-        match self.options.order {
-            Order::OldestFirst => self.is_waited_for(key),
-            Order::NewestFirst => {
-                Q::Source::HAS_TOTAL
-                    && self.gate.load(Relaxed) & ROUND != 0
-                    && self.has_waiters.load(Relaxed)
-            }
+        if self.options.order == Order::NewestFirst {
+            Q::Source::HAS_TOTAL
+                && self.gate.load(Relaxed) & ROUND != 0
+                && self.has_waiters.load(Relaxed)
+        } else {
+            // Whether the list is overloaded is known inside the lock only.
+            self.is_waited_for(key)
         }
     }
 
-    /// Returns whether no request is ahead of a new one, whose list has the head `head`.
+    /// Returns whether no request is ahead of a try, whose list has the head `head`. A request that
+    /// may wait comes first in an overloaded list as well: see `comes_next`.
     #[inline(always)]
     fn comes_first(
         &self,
@@ -864,13 +865,19 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         self.pending.add(Self::bit(key));
     }
 
-    /// Returns the number of permits queued before a new request; 0 if the lock is held.
+    /// Returns the number of permits queued before a try; 0 if the lock is held.
     pub(crate) fn seen_ahead(&self, key: Key<Q>) -> u64 {
         if !self.is_waited_for(key) {
             return 0;
         }
         let mut batch = WakeBatch::new();
-        let ahead = |lists: &mut _, _: &mut _| self.ahead(lists, key);
+        let ahead = |lists: &mut Lists<Q::Source>, _: &mut _| {
+            if self.options.order == Order::NewestFirst {
+                0
+            } else {
+                lists.permits(key)
+            }
+        };
         let ahead = self
             .lists
             .try_lock(|lists| self.critical_section(lists, &mut batch, ahead));

@@ -68,10 +68,10 @@ fn drives(kind: &str) -> bool {
 
 impl Config {
     pub(crate) fn draw() -> Self {
-        let order = if one_in(3) {
-            Order::NewestFirst
-        } else {
-            Order::OldestFirst
+        let order = match below(6) {
+            0 | 1 => Order::NewestFirst,
+            2 if drives("overload") => Order::NewestWhileOverloaded,
+            _ => Order::OldestFirst,
         };
         let waits = [3, 8, 12, 45][index(4)];
         let settings = Settings {
@@ -157,6 +157,8 @@ struct Wait<L> {
     /// Its own deadline, and the bound of the shedding.
     until: Option<u64>,
     bound: Bound,
+    /// Whether it entered before the waits of its key; `None` if that is unknown.
+    goes_first: Option<bool>,
     phase: Phase,
     /// `None` while it is polled.
     future: Option<BoxedRequest<L>>,
@@ -169,10 +171,10 @@ struct Wait<L> {
     has_panicked: bool,
     /// For a head: when its limiter will grant, as of the last time that the queue was at rest.
     predicted: Option<u64>,
-    /// For a settled wait: whether an earlier wait was still waiting then, an older one too, and
+    /// For a settled wait: whether a wait before it was still waiting then, one behind it too, and
     /// how late it was.
     overtook: bool,
-    left_older: bool,
+    left_later: bool,
     newest: u64,
     granted_in_time: bool,
     granted_late: bool,
@@ -212,6 +214,15 @@ impl<L> Wait<L> {
             WaitEnd::Deadline => own < u64::MAX && own <= self.bound.most,
             WaitEnd::Shed => self.bound.least < own,
             _ => true,
+        }
+    }
+
+    /// Whether it is served before another wait of its key. If not known, `false`.
+    fn is_before(&self, other: &Self) -> bool {
+        if self.end < other.start {
+            other.goes_first == Some(false)
+        } else {
+            other.end < self.start && self.goes_first == Some(true)
         }
     }
 
@@ -398,7 +409,8 @@ pub(crate) struct World<S: Subject> {
     drivers: RefCell<Vec<Other>>,
     drained: RefCell<Vec<Other>>,
     gone: RefCell<Vec<Arc<Token>>>,
-    /// The waits granted at once in this step: the wait, its key, and when it came.
+    /// The waits granted at once in this step that may overtake none: the wait, its key, and when
+    /// it came.
     newcomers: RefCell<Vec<(u64, usize, u64)>>,
     fired: RefCell<Option<Waker>>,
     ids: Cell<u64>,
@@ -829,6 +841,7 @@ impl<S: Subject> World<S> {
             max: max.max(min),
             until,
             bound: Bound::NONE,
+            goes_first: None,
             phase: Phase::Fresh,
             future: Some(self.subject.acquire(key, min, max, until)),
             tokens: Vec::new(),
@@ -838,7 +851,7 @@ impl<S: Subject> World<S> {
             has_panicked: false,
             predicted: None,
             overtook: false,
-            left_older: false,
+            left_later: false,
             newest: 0,
             granted_in_time: false,
             granted_late: false,
@@ -933,14 +946,14 @@ impl<S: Subject> World<S> {
         let told = Told::len();
         let settled = self.settled_in_step();
         if phase == Phase::Fresh {
-            self.set_bound(id);
+            self.note_terms(id);
         }
         let waker = waker(&token, self.config.apart);
         let outcome = call(|| future.as_mut().poll(&mut Context::from_waker(&waker)));
         _ = call(|| drop(waker));
         if phase == Phase::Fresh && (chance::has_meddled() || self.settled_in_step() > settled) {
             // Its list may have been empty when it entered, or not.
-            self.loosen_bound(id);
+            self.set_terms(id, None);
         }
         let hooked = Told::since(told);
         let now = self.next();
@@ -1002,48 +1015,60 @@ impl<S: Subject> World<S> {
         }
     }
 
-    /// Notes until when the shedding lets a request wait that is about to be polled for the first
-    /// time.
-    fn set_bound(&self, id: u64) {
-        let (Some(rule), now) = (self.config.settings.shedding, self.time()) else {
-            return;
-        };
-        let interval = u64::try_from(rule.interval().as_nanos()).expect("short");
-        self.loosen_bound(id);
-        if chance::depth() > 0 {
-            return;
-        }
+    /// Notes on which terms a request enters that is about to be polled for the first time: until
+    /// when it may wait, and whether it goes first.
+    fn note_terms(&self, id: u64) {
+        let now = self.time();
+        let interval = self.config.settings.shedding.unwrap_or_default().interval();
+        let interval = u64::try_from(interval.as_nanos()).expect("short");
         let Some(key) = self.of(id, |wait| wait.key) else {
             return;
         };
         let since = self.since.borrow()[key].filter(|_| self.is_waited_for(key));
         let past = |since: u64| now.saturating_sub(since) > interval;
         let is_overloaded = match since {
+            _ if chance::depth() > 0 => None,
             None => Some(false),
             Some(Since { earliest, latest }) if past(earliest) == past(latest) => {
                 Some(past(latest))
             }
             Some(_) => None,
         };
-        self.of(id, |wait| match is_overloaded {
-            Some(true) => wait.bound.most = wait.bound.least,
-            Some(false) => wait.bound.least = wait.bound.most,
-            None => {}
-        });
+        self.set_terms(id, is_overloaded);
     }
 
-    /// Notes that the list of a new request may have been overloaded or not.
-    fn loosen_bound(&self, id: u64) {
-        if let Some(rule) = self.config.settings.shedding {
+    /// Sets the terms of a new request, given whether its list is overloaded, if that is known.
+    fn set_terms(&self, id: u64, is_overloaded: Option<bool>) {
+        let Settings {
+            order, shedding, ..
+        } = self.config.settings;
+        let goes_first = match order {
+            Order::OldestFirst => Some(false),
+            Order::NewestFirst => Some(true),
+            Order::NewestWhileOverloaded => is_overloaded,
+            order => unreachable!("the model has no {order:?}"),
+        };
+        let bound = shedding.map_or(Bound::NONE, |rule| {
             let [target, interval] = [rule.target(), rule.interval()]
                 .map(|time| self.time() + u64::try_from(time.as_nanos()).expect("short"));
-            self.of(id, |wait| {
-                wait.bound = Bound {
+            match is_overloaded {
+                Some(true) => Bound {
+                    least: target,
+                    most: target,
+                },
+                Some(false) => Bound {
+                    least: interval,
+                    most: interval,
+                },
+                None => Bound {
                     least: target,
                     most: interval,
-                };
-            });
-        }
+                },
+            }
+        });
+        self.of(id, |wait| {
+            (wait.bound, wait.goes_first) = (bound, goes_first);
+        });
     }
 
     /// Notes since when each key has waits, after a step.
@@ -1164,7 +1189,9 @@ impl<S: Subject> World<S> {
             match outcome {
                 WaitEnd::Granted => {
                     self.saw(|seen| seen.granted_at_once += 1);
-                    self.newcomers.borrow_mut().push((id, wait.key, wait.start));
+                    if wait.goes_first == Some(false) {
+                        self.newcomers.borrow_mut().push((id, wait.key, wait.start));
+                    }
                 }
                 _ if !wait.can_end(outcome) => {
                     fail(format!("wait {id} is {outcome:?}, with {:?}", wait.bound));
@@ -1199,12 +1226,9 @@ impl<S: Subject> World<S> {
         self.bury(wait);
     }
 
-    /// Oldest first, no earlier wait still waits when a newcomer is granted at once.
+    /// No earlier wait still waits when a newcomer is granted at once, unless that one goes first.
     fn none_overtaken(&self) {
         let newcomers = self.newcomers.take();
-        if self.config.settings.order == Order::NewestFirst {
-            return;
-        }
         let waits = self.waits.borrow();
         for (id, key, start) in newcomers {
             let ahead = waits.iter().find(|other| {
@@ -1231,19 +1255,18 @@ impl<S: Subject> World<S> {
             .map(|other| u64::from(other.min.max(1)))
             .sum();
         let Settings {
-            order,
             max_permits,
             max_waiters,
             ..
         } = self.config.settings;
         let room = u64::from(wait.min.max(1));
-        let full = match order {
-            Order::OldestFirst => {
-                line + room > max_permits || waiting.count() >= max_waiters as usize
-            }
-            Order::NewestFirst => room > max_permits || waiting.count() >= max_waiters as usize,
-            _ => unreachable!("the model has no {order:?}"),
+        let most = if wait.goes_first == Some(false) {
+            max_permits.saturating_sub(line)
+        } else {
+            max_permits
         };
+        let full =
+            room > most || waiting.count() >= max_waiters as usize || wait.goes_first.is_none();
         if !full && self.settled_in_step() == 0 {
             fail(format!("wait {} is rejected, though it fits", wait.id));
         }
@@ -1281,8 +1304,8 @@ impl<S: Subject> World<S> {
             WaitEnd::Evicted => {
                 self.tally(|tally| tally.evicted += 1);
                 self.saw(|seen| seen.evicted += 1);
-                if self.config.settings.order == Order::OldestFirst || wait.left_older {
-                    fail(format!("wait {id} was evicted, and not the oldest"));
+                if self.config.settings.order == Order::OldestFirst || wait.left_later {
+                    fail(format!("wait {id} was evicted, and not the last"));
                 }
             }
             WaitEnd::Deadline | WaitEnd::Shed => {
@@ -1609,7 +1632,7 @@ impl<S: Subject> World<S> {
 
     fn leak(&self) {
         if !self.config.leaks
-            || self.config.settings.order == Order::NewestFirst
+            || self.config.settings.order != Order::OldestFirst
             || self.config.settings.shedding.is_some()
         {
             return;
@@ -1997,20 +2020,15 @@ impl<S: Subject> World<S> {
         let takes = self.subject.takes();
         for &place in &newly {
             let wait = &waits[place];
-            let before = |other: &&Wait<S::Lease>| {
-                other.phase == Phase::Waiting && other.key == wait.key && other.end < wait.start
-            };
-            let left_older = waits.iter().any(|other| before(&other));
-            let overtook = match self.config.settings.order {
-                Order::OldestFirst => left_older,
-                Order::NewestFirst => waits.iter().any(|other| {
+            let others = || {
+                waits.iter().filter(|other| {
                     other.phase == Phase::Waiting
                         && other.key == wait.key
-                        && other.start > wait.end
-                        && other.end < started
-                }),
-                order => unreachable!("the model has no {order:?}"),
+                        && (other.end < wait.start || other.end < started)
+                })
             };
+            let overtook = others().any(|other| other.is_before(wait));
+            let left_later = others().any(|other| wait.is_before(other));
             // If two queued during each other's poll, either may be the head.
             let has_rival = waits.iter().any(|other| {
                 other.id != wait.id
@@ -2048,8 +2066,8 @@ impl<S: Subject> World<S> {
             let (key, min) = (wait.key, wait.min);
             let wait = &mut waits[place];
             wait.granted_late = late;
-            (wait.left_older, wait.overtook, wait.granted_in_time) =
-                (left_older, overtook, in_time);
+            (wait.left_later, wait.overtook, wait.granted_in_time) =
+                (left_later, overtook, in_time);
             (wait.newest, wait.sole) = (newest, sole);
             if wait.is_leaked {
                 let leaked = &mut self.leaked.borrow_mut()[key];
@@ -2166,17 +2184,12 @@ impl<S: Subject> World<S> {
         let line: Vec<_> = (0..waits.len())
             .filter(|&place| waits[place].phase == Phase::Waiting && waits[place].key == key)
             .collect();
-        let is_before = |a: &Wait<S::Lease>, b: &Wait<S::Lease>| match self.config.settings.order {
-            Order::OldestFirst => a.end < b.start,
-            Order::NewestFirst => a.start > b.end,
-            order => unreachable!("the model has no {order:?}"),
-        };
         line.iter()
             .copied()
             .filter(|&place| {
                 !line
                     .iter()
-                    .any(|&other| is_before(&waits[other], &waits[place]))
+                    .any(|&other| waits[other].is_before(&waits[place]))
             })
             .collect()
     }

@@ -240,3 +240,24 @@ fn after_an_overload_a_burst_is_absorbed_again() {
         (100, 0)
     );
 }
+
+#[test]
+fn with_the_newest_first_while_overloaded_most_requests_that_are_served_have_hardly_waited() {
+    let fifo = overload(Order::OldestFirst, Some(Shedding::default()));
+    let adaptive = overload(Order::NewestWhileOverloaded, Some(Shedding::default()));
+    let (oldest, newest) = (fifo.median(SECOND), adaptive.median(SECOND));
+    assert!(newest < oldest / 4, "{newest} µs and {oldest} µs");
+    let goodput = adaptive.goodput(SECOND, 10 * SECOND, PATIENCE);
+    assert!(goodput >= 990, "{goodput} per second");
+}
+
+#[test]
+fn a_short_burst_is_served_in_its_order() {
+    let mut service = Service::new(Order::NewestWhileOverloaded, Some(Shedding::default()));
+    for number in 0..100 {
+        service.come(number);
+    }
+    service.run_to(SECOND);
+    assert!(service.served.is_sorted_by_key(|served| served.waited));
+    assert_eq!((service.served.len(), service.rejected), (100, 0));
+}

@@ -234,10 +234,11 @@ impl<L: Adjusts> Model<L> {
         !line.waits.is_empty() && u128::from(now - line.since) > interval.as_nanos()
     }
 
-    fn goes_first(&self, _: usize, _: u64) -> bool {
+    fn goes_first(&self, key: usize, now: u64) -> bool {
         match self.options.order {
             Order::OldestFirst => false,
             Order::NewestFirst => true,
+            Order::NewestWhileOverloaded => self.is_overloaded(key, now),
             order => unreachable!("the model has no {order:?}"),
         }
     }
@@ -810,4 +811,9 @@ fn predicts_each_outcome_of_a_queue_that_serves_the_oldest_request_first() {
 #[test]
 fn predicts_each_outcome_of_a_queue_that_serves_the_newest_request_first() {
     are_all_seen(predicts(Order::NewestFirst), true);
+}
+
+#[test]
+fn predicts_each_outcome_of_a_queue_that_serves_the_newest_request_first_while_overloaded() {
+    are_all_seen(predicts(Order::NewestWhileOverloaded), true);
 }

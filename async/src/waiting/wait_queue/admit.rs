@@ -78,7 +78,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let step = if lists.closed {
             lists.counts.closed = lists.counts.closed.wrapping_add(1);
             Ok(self.reject(key, now, Rejected::Closed { permits: min }))
-        } else if self.comes_first(lists, head) {
+        } else if self.comes_next(lists, key, head, now) {
             match self.attempt(key, request, When::At(now), None) {
                 // Returned if a waker panics before the grant is handed out.
                 Ok(grant) => Ok(Step::Settled(Ok(Taken {
@@ -365,11 +365,29 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 
     /// Returns the number of permits queued before a new request.
-    pub(super) fn ahead(&self, lists: &Lists<Q::Source>, key: Key<Q>) -> u64 {
-        match self.options.order {
-            Order::OldestFirst => lists.permits(key),
-            Order::NewestFirst => 0,
+    pub(super) fn ahead(&self, lists: &Lists<Q::Source>, key: Key<Q>, now: Timestamp) -> u64 {
+        if self.terms(lists, key, now, Timestamp::MAX).goes_first {
+            0
+        } else {
+            lists.permits(key)
         }
+    }
+
+    /// Returns whether no request is ahead of a new one that may wait, whose list has the head
+    /// `head`: it comes first as a try does, or its list is overloaded.
+    #[inline(always)]
+    fn comes_next(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        key: Key<Q>,
+        head: Option<NonNull<Waiter<Key<Q>>>>,
+        now: Timestamp,
+    ) -> bool {
+        self.comes_first(lists, head)
+            || Self::SHEDS
+                && self.options.order.depends_on_load()
+                && (!Q::Source::HAS_TOTAL || lists.waits.is_round_empty())
+                && self.terms(lists, key, now, Timestamp::MAX).goes_first
     }
 
     /// Puts a waiter into the wait list of `head`. If the clock panics, the waker stays in the

@@ -168,10 +168,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// it in a grant as of an earlier time. In all other queues the limiter's state is still the
     /// same as at that instant.
     pub(super) fn earliest_as_of(&self, now: Timestamp) -> Timestamp {
-        let slack = match self.options.order {
-            _ if Q::Source::SHARED => 0,
-            Order::OldestFirst => u64::try_from(self.options.slack.as_nanos()).unwrap_or(u64::MAX),
-            Order::NewestFirst => 0,
+        let slack = if Q::Source::SHARED || self.options.order != Order::OldestFirst {
+            0
+        } else {
+            u64::try_from(self.options.slack.as_nanos()).unwrap_or(u64::MAX)
         };
         Timestamp::from_nanos(now.as_nanos().saturating_sub(slack))
     }

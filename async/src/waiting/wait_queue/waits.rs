@@ -108,8 +108,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let (state, (key, request)) = unsafe { (Waiter::state(waiter), Waiter::asks(waiter)) };
         let (permits, limiter) = (request.min, self.source.at(key));
         let retry = || {
-            let ahead = self.with_lists(|lists| self.ahead(lists, key));
-            earliest(&*limiter, self.clock.now(), ahead, permits)
+            let now = self.clock.now();
+            let ahead = self.with_lists(|lists| self.ahead(lists, key, now));
+            earliest(&*limiter, now, ahead, permits)
         };
         Some(match state {
             State::Granted => {
