@@ -1,19 +1,21 @@
 //! The timers of a queue. The driver learns of every earlier event, its timer ends up armed for the
-//! first event, and a deadline that coincides with a grant results in one of the two.
+//! first event, and a deadline, or the bound of the queue's shedding, that coincides with a grant
+//! results in one of the two.
 #![cfg(portcullis_loom)]
 
 use core::future::Future;
 use core::panic::AssertUnwindSafe;
 use core::pin::Pin;
 use core::task::{Context, Waker};
+use core::time::Duration;
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use portcullis_async::{Drive, Order, Rejected};
+use portcullis_async::{Drive, Order, Queue, Rejected, Shedding};
 use portcullis_core::{Concurrency, Retry, TokenBucket};
 use portcullis_loom::queue::{
-    Panics, Queued, Task, Timed, Woken, beside, beside_of, empty_bucket, ends_well, hold, is_armed,
-    timed,
+    Lock, Panics, Queued, Task, Timed, Woken, beside, beside_of, empty_bucket, ends_well, hold,
+    is_armed, timed,
 };
 use portcullis_loom::{at, explore, explore_briefly, join, turn};
 
@@ -359,6 +361,56 @@ fn a_release_while_deadlines_pass_reaches_the_waiter_behind_them() {
             );
         }
         ends_well(&queue, 1, [&mut first, &mut second, &mut third]);
+    });
+}
+
+#[test]
+fn a_head_that_is_shed_during_a_release_makes_way_for_the_next_waiter() {
+    explore_briefly(2, 3, || {
+        let seconds = Duration::from_secs;
+        let queue = Queue::with_lock(Concurrency::new(1), Timed::new(), 9, Lock::new())
+            .with_shedding(Shedding::controlled_delay(seconds(1), seconds(2)));
+        let queue = Arc::new(queue);
+        let held = hold(&queue, 1);
+        let mut head = Task::polled(&queue, 1);
+        queue.clock().advance_to(1);
+        let mut next = Task::polled(&queue, 1);
+        let time = beside_of(&queue, |queue| {
+            queue.clock().advance_to(2);
+            queue.advance();
+        });
+        turn();
+        drop(held);
+        join(time);
+        assert!(head.is_served(), "either granted or shed");
+        if head.permits() == 0 {
+            let shed = Rejected::Shed {
+                permits: 1,
+                retry: Retry::OnRelease,
+            };
+            assert_eq!(head.rejected(), Some(shed));
+            assert!(next.is_served(), "waits although its permits are free");
+        }
+        let counts = queue.counts();
+        assert_eq!((counts.granted, counts.late), (1, 0));
+        assert_eq!(counts.shed, 1 - head.permits());
+        ends_well(&queue, 1, [&mut head, &mut next]);
+    });
+}
+
+#[test]
+fn in_an_overloaded_queue_a_release_reaches_the_newest_request_or_the_waiter() {
+    explore_briefly(2, 3, || {
+        let queue = timed(Concurrency::new(1), Order::NewestWhileOverloaded);
+        let held = hold(&queue, 1);
+        let mut oldest = Task::polled(&queue, 1);
+        queue.clock().advance_to(1);
+        let release = beside(move || drop(held));
+        let mut newest = Task::polled(&queue, 1);
+        join(release);
+        let served = [newest.is_served(), oldest.is_served()];
+        assert_ne!(served[0], served[1], "one permit is free for two requests");
+        ends_well(&queue, 1, [&mut newest, &mut oldest]);
     });
 }
 
