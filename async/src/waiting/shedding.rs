@@ -24,7 +24,8 @@
 //! target: it was admitted later than one interval after that instant.
 //!
 //! The rule is that of the request queues in Maurer, "Fail at Scale" (ACM Queue, 2015), with the
-//! target and the interval of Nichols and Jacobson, "Controlling Queue Delay" (ACM Queue, 2012).
+//! target and the interval of Nichols and Jacobson, "Controlling Queue Delay" (ACM Queue, 2012; RFC
+//! 8289).
 //! The state is that of a list and not of all lists of a queue. A key that asks for more than its
 //! limit always has waiters, and says nothing about another key.
 //!
