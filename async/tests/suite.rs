@@ -103,6 +103,9 @@ mod retry;
 #[path = "room.rs"]
 mod room;
 
+#[path = "shedding.rs"]
+mod shedding;
+
 #[path = "slack.rs"]
 mod slack;
 

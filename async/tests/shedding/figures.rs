@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use portcullis_async::{Acquire, Next, Order, Queue, Shedding};
 use portcullis_core::{Clock, Concurrency, Lease, ManualClock, Timestamp};
 
-use crate::support::random::Random;
-use crate::support::{Task, waker};
+use super::support::random::Random;
+use super::support::{Task, waker};
 
 const MICRO: u64 = 1_000;
 const MILLI: u64 = 1_000_000;

@@ -18,8 +18,8 @@ use portcullis_core::{
     TokenBucket,
 };
 
-use crate::support::Task;
-use crate::support::random::Random;
+use super::support::Task;
+use super::support::random::Random;
 
 const MILLI: u64 = 1_000_000;
 
