@@ -156,7 +156,7 @@ mod while_overloaded {
     }
 }
 
-mod order {
+mod served {
     use super::*;
 
     #[test]

@@ -574,7 +574,7 @@ mod leases {
     }
 }
 
-mod streams {
+mod items {
     use super::*;
 
     #[test]

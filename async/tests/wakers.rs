@@ -14,7 +14,7 @@ use support::{
     FreesOnDenial, Hand, START, Shared, Task, Watched, available, now, permits, queue, waker,
 };
 
-mod wakers {
+mod polled {
     use super::*;
 
     fn held(permits: u32) -> (Shared, Lease<Shared>) {

@@ -3,18 +3,18 @@
 
 #[allow(dead_code, reason = "its `main`")]
 #[path = "../examples/worker.rs"]
-mod worker;
+mod example;
 
 use core::time::Duration;
 use std::sync::Arc;
 
+use example::{Job, Limits, Tenants, serve};
 use portcullis_async::{KeyedQueue, TokioTimer};
 use portcullis_core::keyed::WithTotal;
 use portcullis_core::{AllOf, Concurrency, Keyed, Rate, TokenBucket};
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
-use worker::{Job, Limits, Tenants, serve};
 
 /// A rate and a number at once.
 type InTotal = AllOf<(TokenBucket, Concurrency)>;

@@ -4,12 +4,12 @@
 
 #[path = "../examples/story.rs"]
 #[allow(dead_code, reason = "its `main`")]
-mod story;
+mod example;
 
 use core::time::Duration;
 use std::thread;
 
-use story::{BATCH, Counts, Service, ideal, naive, paced};
+use example::{BATCH, Counts, Service, ideal, naive, paced};
 
 const ATTEMPTS: usize = 8;
 
