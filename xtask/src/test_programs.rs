@@ -37,7 +37,8 @@ pub(crate) fn of(root: &Path, folder: &str) -> Result<Vec<TestProgram>, String> 
         files(root, folder)?
     };
     let program = |name: String| {
-        let text = manifest::read(root, &format!("{folder}/tests/{name}.rs"))?;
+        let file = path_of(root, folder, &name);
+        let text = manifest::read(root, &file)?;
         let files = modules(&text);
         Ok(TestProgram { name, files })
     };
@@ -54,12 +55,22 @@ fn listed(manifest: &str) -> Vec<String> {
     sections.filter_map(name).collect()
 }
 
-/// Returns the names of the files with tests of a package.
+/// Returns the path of a file of tests, which may be the `main.rs` of a folder.
+fn path_of(root: &Path, folder: &str, name: &str) -> String {
+    let path = format!("{folder}/tests/{name}.rs");
+    if root.join(&path).exists() {
+        return path;
+    }
+    format!("{folder}/tests/{name}/main.rs")
+}
+
+/// Returns the names of the files with tests of a package, and of the folders with a `main.rs`.
 fn files(root: &Path, folder: &str) -> Result<Vec<String>, String> {
     let folder = root.join(folder).join("tests");
     let entries = fs::read_dir(&folder).map_err(files::at(&folder))?;
     let files = entries.flatten().map(|entry| entry.path());
-    let sources = files.filter(|file| files::has_extension(file, "rs"));
+    let sources =
+        files.filter(|file| files::has_extension(file, "rs") || file.join("main.rs").exists());
     let mut names: Vec<_> = sources
         .filter_map(|file| Some(file.file_stem()?.to_str()?.to_owned()))
         .collect();
@@ -71,6 +82,7 @@ fn files(root: &Path, folder: &str) -> Result<Vec<String>, String> {
 fn modules(program: &str) -> Vec<String> {
     let file = |line: &str| {
         let name = line.strip_prefix("#[path = \"")?.strip_suffix(".rs\"]")?;
+        let name = name.strip_suffix("/main").unwrap_or(name);
         let is_beside = !name.contains('/');
         is_beside.then(|| name.to_owned())
     };
@@ -101,6 +113,7 @@ fn programs_and_their_files_are_read() {
     let manifest =
         "[package]\n\n[[test]]\nname = \"a\"\nharness = false\n\n[[test]]\nname = \"b\"\n";
     assert_eq!(listed(manifest), ["a", "b"]);
-    let program = "#[cfg(unix)]\n#[path = \"c.rs\"]\nmod c;\n#[path = \"support/d.rs\"]\nmod d;\n";
-    assert_eq!(modules(program), ["c"]);
+    let program = "#[cfg(unix)]\n#[path = \"c.rs\"]\nmod c;\n#[path = \"support/d.rs\"]\nmod d;\n\
+                   #[path = \"e/main.rs\"]\nmod e;\n";
+    assert_eq!(modules(program), ["c", "e"]);
 }

@@ -228,8 +228,8 @@ impl<S: LimiterSource, C: DeadlineClock, R, H> LimiterQueue<S, C, R, H> {
     ///
     /// # Cost
     ///
-    /// Each wait costs as much as one with a deadline. On 64-bit targets the feature `shedding` adds
-    /// 40 bytes to each queue, also to one that does not shed.
+    /// Each wait costs as much as one with a deadline. On 64-bit targets the feature `shedding`
+    /// adds 40 bytes to each queue, also to one that does not shed.
     ///
     /// ```
     /// use core::time::Duration;
