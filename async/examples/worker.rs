@@ -5,6 +5,7 @@
 //! cargo run -p portcullis-async --features tokio --example worker
 //! ```
 
+use core::pin::pin;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +21,12 @@ use tokio::time::sleep;
 /// The most jobs that have a task: those that run, and those that wait for their turn.
 const TASKS: usize = 1_000;
 
-/// How long a job may wait. After that it is given back.
+/// The most jobs of one tenant that wait. A tenant that sends too many takes no tasks from the
+/// others.
+const WAITING: u64 = 100;
+
+/// How long a job may wait in its task, for its place and the rate together. After that it is given
+/// back.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A job of a tenant.
@@ -50,23 +56,21 @@ impl Limits {
         let places = WithTotal::new(tenants, Concurrency::new(8));
         // Room for the largest job. So up to 55 in the first second, and 50 in each one after it.
         let rate = TokenBucket::new(Rate::per_second(50), 5);
-        let (waiting, timer) = (TASKS as u64, TokioTimer::new);
         Self {
-            places: KeyedQueue::new(places, timer(), waiting).shared(),
-            rate: Queue::new(rate, timer(), waiting).shared(),
+            places: KeyedQueue::new(places, TokioTimer::new(), WAITING).shared(),
+            // Who waits here has a place.
+            rate: Queue::new(rate, TokioTimer::new(), 8 * 5).shared(),
         }
     }
 
     /// Runs a job when it is its turn. A job that is rejected has not begun.
     pub(crate) async fn run(&self, job: &Job) -> Result<(), Rejected> {
+        let deadline = self.places.clock().now() + PATIENCE;
         // A place, until the job has ended or its future is dropped.
-        let _place = self
-            .places
-            .acquire(&*job.tenant, 1)
-            .within(PATIENCE)
-            .await?;
+        let place = self.places.acquire(&*job.tenant, 1);
+        let _place = place.until(deadline).await?;
         // The rate last: its permits count from when they are granted.
-        let _ = self.rate.acquire(job.cost).within(PATIENCE).await?;
+        let _ = self.rate.acquire(job.cost).until(deadline).await?;
         work(job).await;
         Ok(())
     }
@@ -88,8 +92,15 @@ async fn work(_: &Job) {
     sleep(Duration::from_millis(20)).await;
 }
 
-/// Runs the jobs of a channel until it ends, or until Ctrl-C.
-pub(crate) async fn serve(jobs: &mut mpsc::Receiver<Job>, limits: &Limits) -> Served {
+/// Runs the jobs of a channel until it ends, or until `end`.
+pub(crate) async fn serve(
+    jobs: &mut mpsc::Receiver<Job>,
+    limits: &Limits,
+    end: impl Future,
+) -> Served {
+    // One future for the whole loop. A new `ctrl_c()` in each turn would miss a signal that comes
+    // in a turn in which another branch is chosen.
+    let mut end = pin!(end);
     let mut tasks = JoinSet::new();
     let mut served = Served::default();
     loop {
@@ -102,7 +113,7 @@ pub(crate) async fn serve(jobs: &mut mpsc::Receiver<Job>, limits: &Limits) -> Se
                 tasks.spawn(async move { (limits.run(&job).await, job) });
             }
             Some(ended) = tasks.join_next() => served.add(ended),
-            _ = ctrl_c() => {
+            _ = &mut end => {
                 jobs.close();
                 limits.close();
                 break;
@@ -154,7 +165,7 @@ async fn main() {
         }
     });
     let limits = Limits::new();
-    let served = serve(&mut receiver, &limits).await;
+    let served = serve(&mut receiver, &limits, ctrl_c()).await;
     println!("done: {:?}, left: {}", served.done, served.left.len());
     println!("free places: {}", limits.free());
 }

@@ -5,6 +5,8 @@
 #[path = "../examples/worker.rs"]
 mod example;
 
+use core::future::{pending, poll_fn};
+use core::task::Poll;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -47,7 +49,7 @@ async fn a_tenant_with_few_jobs_is_served_beside_one_with_too_many() {
     drop(sender);
     let limits = Limits::new();
     let start = Instant::now();
-    let served = serve(&mut receiver, &limits).await;
+    let served = serve(&mut receiver, &limits, pending::<()>()).await;
     assert_eq!(served.done["few"], 20);
     let many = served.done["many"];
     assert_eq!(many as usize + served.left.len(), 300);
@@ -56,6 +58,64 @@ async fn a_tenant_with_few_jobs_is_served_beside_one_with_too_many() {
     assert!((80..=95).contains(&many), "{many}");
     assert!(start.elapsed() < Duration::from_millis(2_300));
     assert_eq!(limits.free(), 8);
+}
+
+/// The channel is never empty, so a branch other than the end is ready in every turn.
+#[tokio::test(start_paused = true)]
+async fn the_end_is_noticed_while_jobs_come_all_the_time() {
+    let (sender, mut receiver) = mpsc::channel(100);
+    let sends = tokio::spawn(async move {
+        let mut sent = 0;
+        while sender.send(job("a")).await.is_ok() {
+            sent += 1;
+        }
+        sent
+    });
+    // Ready at one poll only, as a signal is for a future that began to wait before it.
+    let mut polls = 0;
+    let end = poll_fn(move |_| {
+        polls += 1;
+        if polls == 50 {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    });
+    let limits = Limits::new();
+    let served = serve(&mut receiver, &limits, end).await;
+    // Those that had permits at the end.
+    let done = served.done.values().sum::<u32>() as usize;
+    assert!(done <= 5, "{done}");
+    assert_eq!(
+        done + served.left.len(),
+        sends.await.unwrap(),
+        "none is lost"
+    );
+    assert_eq!(limits.free(), 8);
+}
+
+/// What a job waits for its place is not given to it again for the rate.
+#[tokio::test(start_paused = true)]
+async fn a_job_waits_for_its_place_and_the_rate_for_two_seconds_together() {
+    let limits = Limits::new();
+    let costly = || Job {
+        tenant: "a".to_owned(),
+        cost: 5,
+    };
+    let mut tasks = JoinSet::new();
+    for _ in 0..60 {
+        let limits = limits.clone();
+        tasks.spawn(async move {
+            let begun = Instant::now();
+            (limits.run(&costly()).await.is_ok(), begun.elapsed())
+        });
+    }
+    let ended = tasks.join_all().await;
+    // 10 jobs per second.
+    let run = ended.iter().filter(|(is_ok, _)| *is_ok).count();
+    assert!((20..=22).contains(&run), "{run}");
+    let longest = ended.iter().map(|(_, waited)| *waited).max().unwrap();
+    assert!(longest <= Duration::from_millis(2_050), "{longest:?}");
 }
 
 #[tokio::test(start_paused = true)]
