@@ -4,7 +4,8 @@
 
 mod support;
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use core::time::Duration;
 use std::thread;
 
@@ -1482,14 +1483,61 @@ fn no_span_with_changes_in_it_holds_more_than_the_largest_burst_and_what_came_in
 
 // Real threads.
 
+/// A clock that two threads read, and one sets. It waits for a thread that is stopped with a time
+/// that it has read: a decision with a time older than the staleness is outside the contract.
+struct SharedClock {
+    now: AtomicU64,
+    /// The times with which the threads decide; `u64::MAX` if they do not.
+    in_use: [AtomicU64; 2],
+}
+
+impl SharedClock {
+    const MOST_LATE: u64 = SECOND / 2;
+
+    fn new(now: u64) -> Self {
+        Self {
+            now: AtomicU64::new(now),
+            in_use: [const { AtomicU64::new(u64::MAX) }; 2],
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.now.load(SeqCst)
+    }
+
+    fn set(&self, now: u64) {
+        self.now.store(now, SeqCst);
+        let is_far_behind = |time: &AtomicU64| time.load(SeqCst) < now - Self::MOST_LATE;
+        while self.in_use.iter().any(is_far_behind) {
+            thread::yield_now();
+        }
+    }
+
+    /// Runs a decision of the thread `who` with the present time.
+    fn decide<T>(&self, who: usize, decision: impl FnOnce(u64) -> T) -> T {
+        let mut now = self.now();
+        loop {
+            self.in_use[who].store(now, SeqCst);
+            // If the clock is set from here on, the thread that sets it sees this time.
+            let again = self.now();
+            if again == now {
+                break;
+            }
+            now = again;
+        }
+        let decided = decision(now);
+        self.in_use[who].store(u64::MAX, SeqCst);
+        decided
+    }
+}
+
 /// Runs two threads that take until `done`, beside `work`. Then takes all that is left at the
 /// time of the clock. Returns the sum of the permits taken.
-fn drained(bucket: &AdjustableBucket<impl Word>, clock: &AtomicU64, work: impl FnOnce()) -> u64 {
+fn drained(bucket: &AdjustableBucket<impl Word>, clock: &SharedClock, work: impl FnOnce()) -> u64 {
     let done = AtomicBool::new(false);
-    let take = |n| {
-        bucket
-            .take_at(nanos(clock.load(Relaxed)), n)
-            .map_or(0, |_| u64::from(n))
+    let take = |n: u32| {
+        let take = |now| bucket.take_at(nanos(now), n).map_or(0, |_| u64::from(n));
+        clock.decide(n as usize - 1, take)
     };
     let taken: u64 = thread::scope(|scope| {
         let takers = [1, 2].map(|n| {
@@ -1524,13 +1572,13 @@ const CHANGES: u64 = if cfg!(debug_assertions) {
 };
 
 /// Returns a bucket with a tick of 1 ms and a clock that stands still at one second.
-fn fast<W: Word>(burst: u64) -> (AdjustableBucket<W>, AtomicU64) {
+fn fast<W: Word>(burst: u64) -> (AdjustableBucket<W>, SharedClock) {
     let bucket =
         AdjustableBucket::builder(Rate::per_second(1_000), burst).tick(Duration::from_millis(1));
     let bucket = bucket.build_on::<W>().unwrap();
     // The staleness allowed is about the bucket's age, so the bucket has to have one.
     let_in(|| bucket.adjust_at(millis(1_000), Rate::per_second(1_000), burst, Carry::Reset));
-    (bucket, AtomicU64::new(SECOND))
+    (bucket, SharedClock::new(SECOND))
 }
 
 /// Tries a change again if it is refused because a take is in the middle of a decision.
@@ -1605,8 +1653,8 @@ fn under_changes_at_all_times_exactly_what_came_in_is_admitted() {
         let taken = drained(&bucket, &clock, || {
             for change in 0..CHANGES {
                 let step = change % 3;
-                let now = clock.load(Relaxed) + step * 1_000_000;
-                clock.store(now, Relaxed);
+                let now = clock.now() + step * 1_000_000;
+                clock.set(now);
                 come_in += step * u64::from(rate);
                 rate = 1 + (change % 5) as u32;
                 let burst = 1_000_000 + change % 100;
