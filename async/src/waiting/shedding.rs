@@ -1,9 +1,9 @@
 //! Shedding by time: how long a request may wait, from the past of its wait list.
 //!
-//! State: for each list, the instant *since* which it has had waiters without a break. Each waiter
-//! of the list stores it. The first request that enters an empty list stores its own time, and each
-//! later one what the head stores. So it does not change while the list has waiters, whoever is the
-//! head. An eviction for a newcomer is no break.
+//! State: for each list, the instant *since* which it has had waiters without a break. A request
+//! that enters an empty list stores the time at which it enters. Each later request copies the
+//! instant of the head. So all waiters of a list store the same instant, until the list is empty.
+//! An eviction that makes room for a new request does not empty it.
 //!
 //! ```text
 //!            the interval has passed, and the list has not been empty
@@ -26,6 +26,7 @@
 //! The rule is that of the request queues in Maurer, "Fail at Scale" (ACM Queue, 2015), with the
 //! target and the interval of Nichols and Jacobson, "Controlling Queue Delay" (ACM Queue, 2012; RFC
 //! 8289).
+//!
 //! The state is that of a list and not of all lists of a queue. A key that asks for more than its
 //! limit always has waiters, and says nothing about another key.
 //!
