@@ -142,12 +142,13 @@ fn programs_of(root: &Path, folder: &str, files: &str) -> Result<Vec<Selection>,
 pub(crate) fn sanitize(context: &Context) -> Check {
     let mut all = Vec::new();
     for sanitizer in ["thread", "address"] {
-        for (folder, files) in SANITIZED {
+        for (folder, features, files) in SANITIZED {
             for (programs, modules) in programs_of(&context.root, folder, files)? {
                 let mut cargo = cargo(context);
                 cargo.args(["test", "-Zbuild-std", "--target", TARGET, "--no-fail-fast"]);
                 cargo.args(context.locked());
-                cargo.args(["--package", &format!("portcullis-{folder}"), "--lib"]);
+                let package = format!("portcullis-{folder}");
+                cargo.args(["--package", &package, "--features", features, "--lib"]);
                 for program in programs {
                     cargo.args(["--test", &program]);
                 }
@@ -242,22 +243,29 @@ const MIRI: [(&str, &str, &str); 2] = [
 const FAULTS_IN_THE_RUNTIME: &str = "records_whose_file_is_truncated_are_lost";
 
 /// The tests for the sanitizers: those with threads, or with memory that processes share.
-const SANITIZED: [(&str, &str); 2] = [
+const SANITIZED: [(&str, &str, &str); 2] = [
     (
         "async",
+        "channel,shedding",
         "blocking conservation channel edges handover order unwinding",
     ),
-    ("shm", "attacks concurrency pool records stripes tables"),
+    ("shm", "", "attacks concurrency pool records stripes tables"),
 ];
 
 #[test]
 fn the_tests_for_miri_and_the_sanitizers_exist() {
-    let programs_of = |folder, files| programs_of(files::root(), folder, files);
-    for (folder, _, files) in MIRI {
+    let root = files::root();
+    let programs_of = |folder, files| programs_of(root, folder, files);
+    for (folder, features, files) in MIRI.into_iter().chain(SANITIZED) {
         programs_of(folder, files).expect(folder);
-    }
-    for (folder, files) in SANITIZED {
-        programs_of(folder, files).expect(folder);
+        for file in files.split(' ') {
+            let path = test_programs::path_of(root, folder, file);
+            let text = fs::read_to_string(root.join(path)).expect(file);
+            let needed = text.split_once("#![cfg(feature = \"");
+            let needed = needed.and_then(|(_, rest)| rest.split('"').next());
+            let has = |needed| features.split(',').any(|feature| feature == needed);
+            assert!(needed.is_none_or(has), "{folder}/tests/{file}: {needed:?}");
+        }
     }
     let all = programs_of("core", "clock leases saved").expect("core");
     let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();

@@ -56,7 +56,7 @@ fn listed(manifest: &str) -> Vec<String> {
 }
 
 /// Returns the path of a file of tests, which may be the `main.rs` of a folder.
-fn path_of(root: &Path, folder: &str, name: &str) -> String {
+pub(crate) fn path_of(root: &Path, folder: &str, name: &str) -> String {
     let path = format!("{folder}/tests/{name}.rs");
     if root.join(&path).exists() {
         return path;
