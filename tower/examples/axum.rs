@@ -36,23 +36,30 @@ use portcullis_tower::{ByLivePolicy, ForwardedFor, RateLimitLayer};
 use tokio::time::sleep;
 
 /// The store that the rules name, on a Redis server. While the server is away, this instance grants
-/// half of each limit, because there are two instances.
+/// half of each limit, because there are two instances. Needs the runtime of tokio.
 fn stores(url: &str) -> Result<Stores, Box<dyn Error>> {
     let redis = RedisCounters::new(&RedisSettings::new(url))?;
     let settings = GuardSettings::new(OnFailure::Share { part: 1, whole: 2 });
     let guarded = GuardedStore::new(redis, MonotonicClock::new(), settings);
     let is_up = gauge!("portcullis_store_up", "store" => "shared");
     is_up.set(1.0);
-    let guarded = guarded.observed(move |event| {
+    let guarded = Arc::new(guarded.observed(move |event| {
         match event {
             // From now on the guard decides.
             StoreEvent::Down { .. } => is_up.set(0.0),
             StoreEvent::Up { .. } => is_up.set(1.0),
             _ => {}
         }
-        eprintln!("{event}");
+        eprintln!("shared: {event}");
+    }));
+    let probed = Arc::clone(&guarded);
+    tokio::spawn(async move {
+        loop {
+            sleep(Duration::from_secs(1)).await;
+            probed.probe().await;
+        }
     });
-    Ok(Stores::new().with("shared", Arc::new(guarded)))
+    Ok(Stores::new().with("shared", guarded))
 }
 
 /// The service with the limits of a policy.
@@ -142,7 +149,8 @@ mod tests {
 
     /// The rules of the file, with a store in memory. Both tell the time of tokio.
     fn policy() -> LivePolicy {
-        let store = Arc::new(MemoryCounters::new(100, TokioTimer::new()));
+        // Up to 10,000 clients at once.
+        let store = Arc::new(MemoryCounters::new(10_000, TokioTimer::new()));
         let stores = Stores::new().with("shared", store);
         let policy = Policy::from_toml(include_str!("limits.toml")).unwrap();
         let policy = policy.with_stores(stores).unwrap();
