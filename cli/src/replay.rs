@@ -97,6 +97,8 @@ fn write_page(file: &Path, page: &Page<'_>, all_keys: bool) -> Result<(), Failur
 struct Pass<'a> {
     order: Order,
     logs: Vec<Counts<'a>>,
+    /// Whether no time has a fraction of a second.
+    is_in_seconds: bool,
     elapsed: Duration,
 }
 
@@ -114,10 +116,11 @@ impl<'a> Pass<'a> {
         let horizon = args.sorted_within();
         let mut order = Order::new(horizon.map(|horizon| horizon.as_millis() as u64));
         let start = Instant::now();
-        let mut is_empty = true;
+        let (mut is_empty, mut is_in_seconds) = (true, true);
         let mut logs = Logs::open(&args.logs, horizon.is_some(), parsing)?;
         while let Some(record) = logs.next(parsing)? {
             is_empty = false;
+            is_in_seconds &= record.time % 1_000 == 0;
             order.push(record, |record| judge(record, &mut parsing.keys))?;
         }
         order.finish(|record| judge(record, &mut parsing.keys))?;
@@ -129,6 +132,7 @@ impl<'a> Pass<'a> {
         Ok(Self {
             order,
             logs,
+            is_in_seconds,
             elapsed,
         })
     }

@@ -183,6 +183,27 @@ fn an_unreadable_log_among_others_is_named() {
 }
 
 #[test]
+fn whole_seconds_are_named_where_a_limit_is_short() {
+    let whole = b"1709251200 192.0.2.1\n1709251201 192.0.2.1\n";
+    let fine = b"1709251200.250 192.0.2.1\n1709251201 192.0.2.1\n";
+    for (log, limit, is_said) in [
+        (&whole[..], "5/s", true),
+        (&whole[..], "5/10s", true),
+        (&whole[..], "5/m", false),
+        (&fine[..], "5/s", false),
+    ] {
+        let format = ["--format", "$msec $remote_addr", "--limit", limit];
+        let output = replay(log, &format);
+        let said = "the times are whole seconds, as if all requests of a second had come at once";
+        let summary = text(&output.stdout);
+        assert_eq!(summary.contains(said), is_said, "{limit}: {summary}");
+        let output = replay(log, &[&format[..], &["--json"]].concat());
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(json["in_seconds"], is_said);
+    }
+}
+
+#[test]
 fn a_name_with_spaces_does_not_change_whose_request_it_is() {
     let log: String = ["-", "frank", "john smith", "a b c"]
         .iter()

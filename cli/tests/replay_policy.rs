@@ -523,17 +523,20 @@ fn the_routes_of_an_ocelot_json_are_decided_as_the_model_decides() {
     compare("ocelot", &ocelot(), &["--format", FORMAT]);
 }
 
-/// Returns how many of its requests the limits of a rule of the model deny, and how many they are
-/// asked about, if the limits are scaled.
-fn share(rules: Vec<Rule>, rule: usize, lines: &[Line], part: u64, whole: u64) -> (u64, u64) {
-    let mut rules = rules;
-    for (count, _, counting) in &mut rules[rule].limits {
+/// Scales the limits of a rule of the model.
+fn scale(rule: &mut Rule, part: u64, whole: u64) {
+    for (count, _, counting) in &mut rule.limits {
         *count = (*count * part).div_ceil(whole);
         if let Counting::Bucket(burst) = counting {
             *burst = (*burst * part).div_ceil(whole);
         }
     }
-    let (counts, _) = model(&rules, lines);
+}
+
+/// Returns how many of its requests the limits of a rule of the model deny, and how many they are
+/// asked about.
+fn share(rules: &[Rule], rule: usize, lines: &[Line]) -> (u64, u64) {
+    let (counts, _) = model(rules, lines);
     let Counts {
         asked,
         exempt,
@@ -595,26 +598,42 @@ fn recommended_limits_are_the_smallest_with_the_wanted_share_of_denials() {
             let by = ["--recommend-by", "requests", "--all-keys"];
             let args = [&["--recommend", wanted, "--format", FORMAT], &by[..]].concat();
             let json = replay(log.path(), &policy(name), &args);
-            for &(rule, largest) in searched {
-                let found = &json["rules"][rule]["recommended"];
-                let limits = found["limits"].as_array().unwrap();
-                // The limit with the largest count, which keeps its count in the text.
+            let found = |rule: usize| &json["rules"][rule]["recommended"];
+            // The limit with the largest count, which keeps its count in the text.
+            let count_of = |rule: usize| {
+                let limits = found(rule)["limits"].as_array().unwrap();
                 let counts = limits.iter().map(|limit| {
                     let (count, _) = limit.as_str().unwrap().split_once('/').unwrap();
                     count.parse::<u64>().unwrap()
                 });
-                let count = counts.max().unwrap();
-                let (denied, asked) = share(rules(), rule, &lines, count, largest);
-                assert_eq!(
-                    (found["denied"].as_u64(), found["asked"].as_u64()),
-                    (Some(denied), Some(asked)),
-                    "{name}, rule {rule}, {wanted}"
-                );
-                assert!(denied * 100 <= asked * percent && asked > 0);
+                counts.max().unwrap()
+            };
+            let mut together = rules();
+            for &(rule, largest) in searched {
+                scale(&mut together[rule], count_of(rule), largest);
+            }
+            // Of a rule by itself, with this count.
+            let alone = |rule: usize, count: u64, largest: u64| {
+                let mut rules = rules();
+                for &(other, _) in searched.iter().filter(|(other, _)| *other != rule) {
+                    rules[other].limits.clear();
+                    rules[other].penalty = 0;
+                }
+                scale(&mut rules[rule], count, largest);
+                share(&rules, rule, &lines)
+            };
+            for &(rule, largest) in searched {
+                let (denied, asked) = share(&together, rule, &lines);
+                let counts = ["denied", "asked"].map(|name| found(rule)[name].as_u64());
+                let place = format!("{name}, rule {rule}, {wanted}");
+                assert_eq!(counts, [Some(denied), Some(asked)], "{place}");
+                let count = count_of(rule);
+                let (denied, asked) = alone(rule, count, largest);
+                assert!(denied * 100 <= asked * percent && asked > 0, "{place}");
                 // With a penalty, a larger limit may deny more.
                 if count > 1 && rules()[rule].penalty == 0 {
-                    let (denied, asked) = share(rules(), rule, &lines, count - 1, largest);
-                    assert!(denied * 100 > asked * percent, "{name}, rule {rule}");
+                    let (denied, asked) = alone(rule, count - 1, largest);
+                    assert!(denied * 100 > asked * percent, "{place}");
                 }
             }
         }
@@ -801,6 +820,72 @@ fn the_key_that_sets_the_limits_is_named_with_the_limits_without_it() {
     assert!(summary.contains(&expected), "{expected}{summary}");
     let page = std::fs::read_to_string(page.path()).unwrap();
     assert!(page.contains(&format!("<li>{expected}</li>")), "{page}");
+}
+
+/// Rules that add up: each address, and each key, which two addresses have in common. The first
+/// limit is too low.
+const TOGETHER: &str = "\
+    [[rules]]\nname = 'all'\nkey = ['address']\nlimits = ['5/s']\ncontinue = true\n";
+const EACH_KEY: &str = "\
+    [[rules]]\nname = 'keys'\npaths = ['/a']\nkey = ['header:X-Api-Key']\non_missing = 'skip'\n\
+    limits = ['20/s']\n";
+
+/// A log of 40 addresses, of which 38 send up to 9 requests at once and one pair sends 15. Each pair
+/// has a key.
+fn pairs_with_keys() -> Vec<u8> {
+    let mut random = common::random();
+    let mut log = String::new();
+    for second in 0..600 {
+        let client = random(40);
+        let count = if client < 2 { 15 } else { 1 + random(9) };
+        for _ in 0..count {
+            let (minute, second) = (second / 60, second % 60);
+            let _ = writeln!(
+                log,
+                "192.0.2.{client} [01/Mar/2024:00:{minute:02}:{second:02} +0000] \
+                 \"GET /a HTTP/1.1\" 200 1 k{}",
+                client / 2
+            );
+        }
+    }
+    log.into_bytes()
+}
+
+#[test]
+fn limits_that_add_up_are_proposed_each_by_itself_and_counted_together() {
+    const OF_KEYS: &str =
+        "$remote_addr [$time_local] \"$request\" $status $bytes_sent $http_x_api_key";
+    let log = Scratch::new("pairs.log", &pairs_with_keys());
+    let args = ["--recommend", "10%", "--all-keys", "--format", OF_KEYS];
+    let proposed = |name: &str, rules: &str| {
+        let policy = Scratch::new(name, rules.as_bytes());
+        replay(log.path(), policy.path(), &args)
+    };
+    let alone = proposed("keys.toml", EACH_KEY);
+    let both = proposed("pairs.toml", &format!("{TOGETHER}{EACH_KEY}"));
+    let found = |json: &Value, rule: usize| json["rules"][rule]["recommended"].clone();
+    let (all, keys) = (found(&both, 0), found(&both, 1));
+    assert_eq!(keys["limits"], found(&alone, 0)["limits"]);
+    // Some requests of a key are denied by the limit of an address.
+    assert!(keys["asked"].as_u64() < found(&alone, 0)["asked"].as_u64());
+
+    assert!(all["denied"].as_u64() > Some(0), "{all}");
+
+    // The counts are those of a replay of the proposal.
+    let mut rules = format!("{TOGETHER}{EACH_KEY}");
+    for (limits, before) in [(&all, "'5/s'"), (&keys, "'20/s'")] {
+        let limit = limits["limits"][0].as_str().unwrap();
+        rules = rules.replacen(before, &format!("'{limit}'"), 1);
+    }
+    let policy = Scratch::new("proposed.toml", rules.as_bytes());
+    let replayed = replay(log.path(), policy.path(), &["--format", OF_KEYS]);
+    for (found, rule) in [(all, 0), (keys, 1)] {
+        let rule = &replayed["rules"][rule];
+        assert_eq!(
+            (&found["asked"], &found["denied"]),
+            (&rule["asked"], &rule["denied"])
+        );
+    }
 }
 
 #[test]

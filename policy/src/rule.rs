@@ -592,6 +592,25 @@ impl Rule {
         self
     }
 
+    /// Returns this rule without its limits, [overrides](Self::override_key), thresholds and
+    /// penalty: it decides the same requests and allows them, unless they lack a part of a key that
+    /// it needs.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// let rule = Rule::new("all").limit("10/s".parse()?).continuing().unlimited();
+    /// assert!(rule.limits().is_empty() && rule.is_continuing());
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[must_use]
+    pub fn unlimited(mut self) -> Self {
+        self.limits.clear();
+        self.overrides.clear();
+        self.thresholds.clear();
+        self.penalty = None;
+        self
+    }
+
     /// Returns this rule with each of its limits, and those of its
     /// [overrides](Self::override_key), [scaled](Limit::scaled) by `part / whole`.
     ///

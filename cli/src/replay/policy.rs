@@ -30,6 +30,7 @@ use portcullis_policy::{Kind, Policy, Request, Rule, RuleError, Statistics};
 
 use self::clients::{Clients, MOST_KEYS};
 use self::kinds::{ask_each, kinds_of};
+use self::recommend::Alone;
 use self::waiting::{Waiting, Wanted};
 use super::args::ReplayArgs;
 use super::format::Reader;
@@ -56,15 +57,16 @@ pub(crate) fn run(args: &ReplayArgs, file: &Path) -> Result<(), Failure> {
         recommend::refuse_unrepeatable(&args.logs)?;
     }
     let mut trial = Trial::new(load(args, file)?);
-    let mut clients = match (args.recommend, &args.html) {
-        (None, None) => None,
-        _ => Some(Clients::new(again(&trial.policy)?)),
-    };
-    let (pass, waiting) = trial.replay(args, clients.as_mut())?;
-    let recommended = match (args.recommend, &clients) {
-        (Some(share), Some(clients)) => {
-            Some(recommend::search(args, share, &trial.policy, clients)?)
-        }
+    let again = || made_of(&trial.policy, trial.policy.rules().cloned());
+    let clients = args.html.as_ref().map(|_| again().map(Clients::new));
+    let mut clients = clients.transpose()?;
+    let alone = args.recommend.map(|_| Alone::new(&trial.policy));
+    let mut alone = alone.transpose()?;
+    let of_groups = alone.iter_mut().flat_map(Alone::clients);
+    let mut judging: Vec<_> = clients.iter_mut().chain(of_groups).collect();
+    let (pass, waiting) = trial.replay(args, &mut judging)?;
+    let recommended = match (args.recommend, &alone) {
+        (Some(share), Some(alone)) => Some(recommend::search(args, share, &trial.policy, alone)?),
         _ => None,
     };
     let report = PolicyReport::new(args, file, &trial, &pass, &waiting, recommended.as_deref());
@@ -87,10 +89,10 @@ fn load(args: &ReplayArgs, file: &Path) -> Result<Policy, Failure> {
     policy.map_err(|errors| Failure::Refused(file.report(&errors)))
 }
 
-/// A policy with the same rules, of which nothing has been asked.
-fn again(policy: &Policy) -> Result<Policy, Failure> {
-    let again = Policy::with_path_rules(policy.rules().cloned(), policy.path_rules());
-    again.map_err(|errors| {
+/// A policy of other rules that reads paths as `policy` does, and of which nothing has been asked.
+fn made_of(policy: &Policy, rules: impl IntoIterator<Item = Rule>) -> Result<Policy, Failure> {
+    let made = Policy::with_path_rules(rules, policy.path_rules());
+    made.map_err(|errors| {
         let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
         Failure::Refused(errors.join("; "))
     })
@@ -205,14 +207,14 @@ impl Trial {
     fn replay<'a>(
         &mut self,
         args: &'a ReplayArgs,
-        mut clients: Option<&mut Clients>,
+        clients: &mut [&mut Clients],
     ) -> Result<(Pass<'a>, Waiting), Failure> {
         let mut parsing = parsing(args, &self.policy)?;
         let pass = Pass::new(args, &mut parsing, |record, waiting| {
             let now = self.clock.advance(record.time);
             waiting.take(record.key, |request| {
                 self.judge(now, request, record.bytes);
-                if let Some(clients) = &mut clients {
+                for clients in &mut *clients {
                     clients.judge(now, request, record.bytes);
                 }
             });

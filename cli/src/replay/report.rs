@@ -26,6 +26,9 @@ use self::page::Section;
 /// Lines that are later than this hint at several logs in one input.
 const A_DAY_S: f64 = 86_400.0;
 
+/// Limits up to this period are judged by the fractions of the times.
+const SHORT: Duration = Duration::from_secs(10);
+
 /// The result of a replay. The field names are those of the JSON object.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report<'a> {
@@ -60,6 +63,8 @@ pub(crate) struct Input {
     late: u64,
     /// How far a line was behind the newest time, at most.
     behind_s: f64,
+    /// Whether no time has a fraction of a second, although a limit has a short period.
+    in_seconds: bool,
     /// How many lines were held at once to be sorted, at most.
     held: usize,
     span: Option<Span>,
@@ -159,7 +164,10 @@ impl<'a> Report<'a> {
         Self {
             key: &args.key.text,
             cost: args.cost.to_string(),
-            input: Input::new(args, judge.clock(), pass),
+            input: {
+                let periods = args.limits.iter().map(|limit| limit.period);
+                Input::new(args, judge.clock(), pass, periods)
+            },
             keys: keys.len(),
             first: limits[0].clone(),
             limits,
@@ -314,7 +322,13 @@ impl<'a> Report<'a> {
 }
 
 impl Input {
-    pub(crate) fn new(args: &ReplayArgs, clock: Clock, pass: &Pass<'_>) -> Self {
+    /// `periods` are those of the limits.
+    pub(crate) fn new(
+        args: &ReplayArgs,
+        clock: Clock,
+        pass: &Pass<'_>,
+        mut periods: impl Iterator<Item = Duration>,
+    ) -> Self {
         let log = |counts: &Counts<'_>| Source {
             log: input::name(counts.log).into_owned(),
             requests: counts.requests,
@@ -328,6 +342,7 @@ impl Input {
             malformed: pass.logs.iter().map(|log| log.malformed).sum(),
             late: clock.late,
             behind_s: Duration::from_millis(pass.order.behind()).as_secs_f64(),
+            in_seconds: pass.is_in_seconds && periods.any(|period| period <= SHORT),
             held: pass.order.most_held(),
             span: clock.span.map(|(first, newest)| Span {
                 first: instant(first),
@@ -415,6 +430,13 @@ impl Input {
                 let hint = "if the input joins several logs, name each of them instead";
                 writeln!(out, "  {:<9} {:>12}  {hint}", "", "")?;
             }
+        }
+        if self.in_seconds {
+            writeln!(
+                out,
+                "  the times are whole seconds, as if all requests of a second had come at once: \
+                 limits of 10 s or less may deny more here"
+            )?;
         }
         for log in &self.logs {
             if log.requests == 0 && log.malformed > 0 {

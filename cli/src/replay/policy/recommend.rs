@@ -24,10 +24,16 @@
 //! that no sign shows, so the one with the most requests is named. If `low` denies little enough
 //! without that key, a second search finds the limits without it, below `low`.
 //!
-//! **Rules do not disturb each other.** Which rule decides a request does not depend on the limits,
-//! within one kind. So the rules of one kind are searched in the same replays. A request that one
-//! kind denies is not asked of the next, so each kind is searched with the present limits of the
-//! others: one policy for each kind, in the same pass over the logs.
+//! **Each rule by itself.** A request that another rule denies takes nothing from this one, so a
+//! limit of another rule that is too low would make this one look too high. So a rule is searched in
+//! replays in which the rules that are searched with it, and meet its requests, have no limits. It
+//! never denies more for it: if some requests are taken away, each of the others finds at least as
+//! many permits. Rules that end a decision never meet in one, and shadow rules deny nothing, so
+//! those of one kind are searched in the same replays: a [`Group`]. Each rule that goes on is a
+//! group of its own. All groups are replayed in the same passes over the logs.
+//!
+//! **All rules together.** At the end all proposals are replayed as one policy. What they deny
+//! there is what is reported.
 
 use core::cmp::Reverse;
 use core::str::FromStr;
@@ -40,8 +46,7 @@ use serde::Serialize;
 
 use super::super::args::ReplayArgs;
 use super::clients::{Clients, OfRule};
-use super::kinds::KINDS;
-use super::{is_file, parsing};
+use super::{is_file, made_of, parsing};
 use crate::failure::Failure;
 use crate::replay::judge::Clock;
 use crate::replay::needs::{Need, apart, percentiles, total};
@@ -243,9 +248,89 @@ pub(crate) fn refuse_unrepeatable(logs: &[PathBuf]) -> Result<(), Failure> {
     }
 }
 
+/// Rules of which no request meets two that deny. They are searched in the same replays.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Group {
+    kind: Kind,
+    /// The place of a rule that goes on: it is alone.
+    alone: Option<usize>,
+}
+
+impl Group {
+    fn of(place: usize, rule: &Rule) -> Self {
+        let meets_others = rule.is_continuing() && !rule.is_shadow();
+        Self {
+            kind: rule.kind(),
+            alone: meets_others.then_some(place),
+        }
+    }
+}
+
+/// The rules of a policy, each with its place and its group.
+fn grouped(policy: &Policy) -> impl Iterator<Item = (usize, &Rule, Group)> {
+    let rules = policy.rules().enumerate();
+    rules.map(|(place, rule)| (place, rule, Group::of(place, rule)))
+}
+
+/// The count of the largest limit of a rule, which is searched. 0 if none can be.
+fn count_of(rule: &Rule) -> u64 {
+    let limits = rule.limits().iter().filter(|_| rule.is_enabled());
+    let rates = limits.filter(|limit| limit.period().is_some());
+    rates.map(Limit::count).max().unwrap_or(0)
+}
+
+/// The rules to replay for a group: its own as `own` returns them, and the others without limits if
+/// they are searched, too.
+fn by_itself(policy: &Policy, of: Group, own: impl Fn(usize, &Rule) -> Rule) -> Vec<Rule> {
+    let rules = grouped(policy).map(|(place, rule, group)| {
+        if group == of {
+            own(place, rule)
+        } else if count_of(rule) > 0 {
+            rule.clone().unlimited()
+        } else {
+            rule.clone()
+        }
+    });
+    rules.collect()
+}
+
+/// What each rule of a policy is asked if no other that is searched denies anything.
+pub(crate) struct Alone {
+    groups: Vec<(Group, Clients)>,
+}
+
+impl Alone {
+    /// # Errors
+    ///
+    /// [`Failure::Refused`] if a part of the policy is no policy.
+    pub(crate) fn new(policy: &Policy) -> Result<Self, Failure> {
+        let mut groups: Vec<(Group, Clients)> = Vec::new();
+        for (_, _, group) in grouped(policy) {
+            if groups.iter().all(|(other, _)| *other != group) {
+                let rules = by_itself(policy, group, |_, rule| rule.clone());
+                groups.push((group, Clients::new(made_of(policy, rules)?)));
+            }
+        }
+        Ok(Self { groups })
+    }
+
+    /// What the lines are to be judged by.
+    pub(crate) fn clients(&mut self) -> impl Iterator<Item = &mut Clients> {
+        self.groups.iter_mut().map(|(_, clients)| clients)
+    }
+
+    /// Returns what each rule of the policy was asked, in their order.
+    fn rules<'a>(&'a self, policy: &'a Policy) -> impl Iterator<Item = &'a OfRule> {
+        grouped(policy).filter_map(|(place, _, of)| {
+            let group = self.groups.iter().find(|(group, _)| *group == of);
+            group.map(|(_, clients)| &clients.rules[place])
+        })
+    }
+}
+
 /// The search for one rule.
 struct Search {
-    kind: Kind,
+    group: Group,
     /// What a rule may deny.
     share: (Share, ShareOf),
     /// The keys that do not count.
@@ -265,43 +350,32 @@ struct Replayed {
     counts: Counts,
     /// The keys that count and are denied, each with its denied requests.
     denied: HashMap<Box<str>, u64>,
-    /// The allowed requests of each key that is left out.
-    passes: HashMap<Box<str>, u64>,
 }
 
 impl Replayed {
     fn new(count: u64, of_rule: &OfRule, left_out: &HashSet<Box<str>>) -> Self {
         let keys = of_rule.keys.iter();
         let denied = keys.filter(|(key, of)| of.tally.denied > 0 && !left_out.contains(*key));
-        let passes = left_out.iter().filter_map(|key| {
-            let client = of_rule.keys.get(key)?;
-            Some((key.clone(), client.tally.allowed))
-        });
         Self {
             count,
             counts: Counts::new(of_rule, left_out),
             denied: denied
                 .map(|(key, client)| (key.clone(), client.tally.denied))
                 .collect(),
-            passes: passes.collect(),
         }
     }
 }
 
 impl Search {
     fn new(
-        rule: &Rule,
+        (rule, group): (&Rule, Group),
         of_rule: &OfRule,
         share: (Share, ShareOf),
         left_out: HashSet<Box<str>>,
     ) -> Self {
-        let periods = rule
-            .limits()
-            .iter()
-            .filter(|limit| limit.period().is_some());
-        let present = periods.map(Limit::count).max().unwrap_or(0);
+        let present = count_of(rule);
         let mut this = Self {
-            kind: rule.kind(),
+            group,
             share,
             left_out,
             present,
@@ -311,7 +385,7 @@ impl Search {
         };
         let replayed = Replayed::new(present, of_rule, &this.left_out);
         let is_asked = replayed.counts.asked > 0 && of_rule.missing_part().is_none();
-        if present > 0 && is_asked && rule.is_enabled() {
+        if present > 0 && is_asked {
             this.learn(replayed);
         }
         this
@@ -422,8 +496,8 @@ impl Search {
     }
 }
 
-/// Returns what is proposed for each rule of `policy`, in their order. `clients` have been judged
-/// by it.
+/// Returns what is proposed for each rule of `policy`, in their order. `alone` is made of it, and
+/// has judged the lines.
 ///
 /// # Errors
 ///
@@ -432,12 +506,12 @@ pub(crate) fn search(
     args: &ReplayArgs,
     share: Share,
     policy: &Policy,
-    clients: &Clients,
+    alone: &Alone,
 ) -> Result<Vec<Proposal>, Failure> {
     let share = (share, args.recommend_by);
-    let rules = policy.rules().zip(&clients.rules);
+    let rules = grouped(policy).zip(alone.rules(policy));
     let (mut searches, mut proposals): (Vec<_>, Vec<_>) = rules
-        .map(|(rule, of_rule)| {
+        .map(|((_, rule, group), of_rule)| {
             let left_out = if args.all_keys {
                 Vec::new()
             } else {
@@ -451,22 +525,18 @@ pub(crate) fn search(
                 set_by: None,
                 requests: total(&of_rule.clients()),
             };
-            (Search::new(rule, of_rule, share, keys), proposal)
+            (Search::new((rule, group), of_rule, share, keys), proposal)
         })
         .unzip();
     finish(args, policy, &mut searches)?;
     // The searches without the keys that set the results.
     let mut others = Vec::new();
-    let rules = policy.rules().zip(&clients.rules).zip(&searches);
+    let rules = policy.rules().zip(alone.rules(policy)).zip(&searches);
     for (((rule, of_rule), search), proposal) in rules.zip(&mut proposals) {
         proposal.result = match of_rule.missing_part() {
             Some(part) => Recommended::NoKey(part.into()),
             None => search.result(rule),
         };
-        for each in &mut proposal.left_out {
-            let high = search.high.as_ref();
-            each.passes = high.and_then(|high| high.passes.get(&*each.key).copied());
-        }
         let (set_by, other) = search.set_by(of_rule).unzip();
         proposal.set_by = set_by;
         others.push(other.flatten().unwrap_or_else(|| search.ended()));
@@ -477,7 +547,53 @@ pub(crate) fn search(
             set_by.without = Some(other.scaled(rule, high.count));
         }
     }
+    together(args, policy, &searches, &mut proposals)?;
     Ok(proposals)
+}
+
+/// Replays all proposals as one policy, and notes what they decide there.
+fn together(
+    args: &ReplayArgs,
+    policy: &Policy,
+    searches: &[Search],
+    proposals: &mut [Proposal],
+) -> Result<(), Failure> {
+    if searches.iter().all(|search| search.high.is_none()) {
+        return Ok(());
+    }
+    let rules = policy.rules().zip(searches);
+    let rules = rules.map(|(rule, search)| match &search.high {
+        Some(high) => rule.clone().scaled(high.count, search.present),
+        None => rule.clone(),
+    });
+    let mut clients = Clients::new(made_of(policy, rules)?);
+    judge(args, policy, &mut [&mut clients])?;
+    for ((search, of_rule), proposal) in searches.iter().zip(&clients.rules).zip(proposals) {
+        if let Recommended::Limits(_, counts) = &mut proposal.result {
+            *counts = Counts::new(of_rule, &search.left_out);
+            for each in &mut proposal.left_out {
+                let client = of_rule.keys.get(&*each.key);
+                each.passes = Some(client.map_or(0, |client| client.tally.allowed));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Judges all lines of the logs by each of several policies, which are made of `policy`.
+fn judge(args: &ReplayArgs, policy: &Policy, trials: &mut [&mut Clients]) -> Result<(), Failure> {
+    let mut parsing = parsing(args, policy)?;
+    let mut clock = Clock::default();
+    Pass::new(args, &mut parsing, |record, waiting| {
+        let now = clock.advance(record.time);
+        waiting.take(record.key, |request| {
+            for clients in &mut *trials {
+                clients.judge(now, request, record.bytes);
+            }
+        });
+        Ok(())
+    })?;
+    Ok(())
 }
 
 /// Replays until all searches end.
@@ -492,31 +608,22 @@ fn finish(args: &ReplayArgs, policy: &Policy, searches: &mut [Search]) -> Result
 
 /// Replays the next count of each search. Returns `false` if there is none.
 fn step(args: &ReplayArgs, policy: &Policy, searches: &mut [Search]) -> Result<bool, Failure> {
-    let mut trials = Vec::new();
-    for kind in KINDS {
-        let of_kind = |search: &Search| search.kind == kind && search.next.is_some();
-        if searches.iter().any(of_kind) {
-            let policy = candidate(policy, kind, searches);
-            trials.extend(policy.map(|policy| (kind, Clients::new(policy))));
+    let mut trials: Vec<(Group, Clients)> = Vec::new();
+    for place in 0..searches.len() {
+        let group = searches[place].group;
+        if trials.iter().all(|(other, _)| *other != group) {
+            let policy = candidate(policy, group, searches);
+            trials.extend(policy.map(|policy| (group, Clients::new(policy))));
         }
     }
     if trials.is_empty() {
         return Ok(false);
     }
-    let mut parsing = parsing(args, policy)?;
-    let mut clock = Clock::default();
-    Pass::new(args, &mut parsing, |record, waiting| {
-        let now = clock.advance(record.time);
-        waiting.take(record.key, |request| {
-            for (_, clients) in &mut trials {
-                clients.judge(now, request, record.bytes);
-            }
-        });
-        Ok(())
-    })?;
-    for (kind, clients) in &trials {
+    let mut all: Vec<_> = trials.iter_mut().map(|(_, clients)| clients).collect();
+    judge(args, policy, &mut all)?;
+    for (group, clients) in &trials {
         for (search, of_rule) in searches.iter_mut().zip(&clients.rules) {
-            if let Some(count) = search.next.filter(|_| search.kind == *kind) {
+            if let Some(count) = search.next.filter(|_| search.group == *group) {
                 search.learn(Replayed::new(count, of_rule, &search.left_out));
             }
         }
@@ -524,17 +631,19 @@ fn step(args: &ReplayArgs, policy: &Policy, searches: &mut [Search]) -> Result<b
     Ok(true)
 }
 
-/// The policy in which the rules of `kind` have the limits to replay next. A rule that cannot have
-/// them ends its search, and the others go on.
-fn candidate(policy: &Policy, kind: Kind, searches: &mut [Search]) -> Option<Policy> {
+/// The policy in which the rules of a group have the limits to replay next. A rule that cannot have
+/// them ends its search, and the others go on. `None` if the searches of all of them have ended.
+fn candidate(policy: &Policy, group: Group, searches: &mut [Search]) -> Option<Policy> {
     while searches
         .iter()
-        .any(|search| search.kind == kind && search.next.is_some())
+        .any(|search| search.group == group && search.next.is_some())
     {
-        let rules = policy.rules().zip(&*searches);
-        let rules = rules.map(|(rule, search)| match search.next {
-            Some(next) if search.kind == kind => rule.clone().scaled(next, search.present),
-            _ => rule.clone(),
+        let rules = by_itself(policy, group, |place, rule| {
+            let search = &searches[place];
+            match search.next {
+                Some(next) => rule.clone().scaled(next, search.present),
+                None => rule.clone(),
+            }
         });
         let errors = match Policy::with_path_rules(rules, policy.path_rules()) {
             Ok(policy) => return Some(policy),

@@ -385,7 +385,11 @@ impl PolicyReport {
         let (keys, keys_are_all) = trial.keys.count();
         Self {
             policy: file.to_string_lossy().into_owned(),
-            input: Input::new(args, trial.clock, pass),
+            input: {
+                let rules = trial.policy.rules();
+                let limits = rules.flat_map(|rule| rule.limits());
+                Input::new(args, trial.clock, pass, limits.filter_map(Limit::period))
+            },
             allowed: trial.total.allowed,
             denied: trial.total.denied,
             without_rule: trial.without_rule,
