@@ -132,6 +132,9 @@ pub(crate) struct CheckArgs {
     /// the extension]
     #[arg(long, alias = "format", value_enum, value_name = "FORMAT")]
     pub(crate) policy_format: Option<PolicyFormat>,
+    /// Fail if there is a warning, for example of a rule that is never asked
+    #[arg(long)]
+    pub(crate) deny_warnings: bool,
     /// A request: its method and its path
     #[arg(long, value_name = "METHOD PATH", value_parser = method_and_path)]
     pub(crate) request: Option<(String, String)>,

@@ -40,6 +40,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
             file.name()
         );
     }
+    text += &shared(&policy);
     text += &held(&policy);
     if let Some(request) = &args.request {
         text += &explanation(&policy, &args.about, request);
@@ -47,6 +48,10 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()?;
+    if args.deny_warnings && file.has_warned() {
+        eprintln!("portcullis: {}: warnings are denied", file.name());
+        return Ok(ExitCode::FAILURE);
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -57,6 +62,24 @@ fn tables(bytes: usize) -> String {
         return String::new();
     }
     format!(", tables of {} MB", grouped(megabytes))
+}
+
+/// Which rates all requests share: a line for each rule that has one and no key.
+fn shared(policy: &Policy) -> String {
+    let mut text = String::new();
+    for rule in policy.rules().filter(|rule| rule.parts().key.is_empty()) {
+        let limits = rule.limits().iter().filter(|limit| !limit.is_held());
+        let limits: Vec<String> = limits.map(ToString::to_string).collect();
+        if !limits.is_empty() {
+            let _ = writeln!(
+                text,
+                "  {}: {} is for all requests of the rule together, because it has no key",
+                visible(rule.name().as_bytes()),
+                limits.join(", ")
+            );
+        }
+    }
+    text
 }
 
 /// Who enforces the limits at once: a line for each rule that has one.

@@ -1,5 +1,6 @@
 //! Files of rules: their formats, and their errors as a compiler shows them.
 
+use core::cell::Cell;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -85,6 +86,7 @@ pub(crate) struct PolicyFile {
     format: PolicyFormat,
     /// The name of each file, and its text.
     texts: Vec<(String, String)>,
+    has_warned: Cell<bool>,
 }
 
 /// The configuration of Ocelot in a folder: all `ocelot.*.json`, or else `ocelot.json`.
@@ -133,6 +135,7 @@ impl PolicyFile {
             name: names.join(", "),
             format: format.unwrap_or(PolicyFormat::Ocelot),
             texts: Vec::new(),
+            has_warned: Cell::new(false),
         };
         let is_only = files.len() == 1;
         for path in files {
@@ -188,13 +191,13 @@ impl PolicyFile {
 
     /// Prints the warnings of a file in our own format.
     fn warned(&self, policy: Policy) -> Policy {
-        self.print(policy.warnings(), &Level::WARNING);
+        self.warn(policy.warnings());
         policy
     }
 
     /// Prints the warnings of a file of another system, and puts its rules in force.
     fn imported(&self, imported: Imported) -> Result<Policy, Refused> {
-        self.print(&imported.warnings, &Level::WARNING);
+        self.warn(&imported.warnings);
         imported.into_policy().map_err(Refused::Together)
     }
 
@@ -222,7 +225,14 @@ impl PolicyFile {
 
     /// Prints warnings on standard error, each with its line.
     pub(crate) fn warn(&self, warnings: &[FileError]) {
+        let has_warned = self.has_warned.get() || !warnings.is_empty();
+        self.has_warned.set(has_warned);
         self.print(warnings, &Level::WARNING);
+    }
+
+    /// Whether a warning was printed.
+    pub(crate) fn has_warned(&self) -> bool {
+        self.has_warned.get()
     }
 
     fn print(&self, messages: &[FileError], level: &Level<'_>) {

@@ -110,6 +110,35 @@ warning: name: this rule is never asked, because `all` (line 2) matches every re
 
 ";
     assert_eq!(text(&output.stderr).replace(file.path(), "FILE"), expected);
+
+    // A script may refuse it.
+    let output = check(&["--deny-warnings", file.path()]);
+    assert_eq!(output.status.code(), Some(1));
+    let errors = text(&output.stderr).replace(file.path(), "FILE");
+    assert_eq!(
+        errors,
+        format!("{expected}portcullis: FILE: warnings are denied\n")
+    );
+    let file = Scratch::new(
+        "no-warning.toml",
+        b"[[rules]]\nname = 'all'\nlimits = ['9/s']\n",
+    );
+    let output = check(&["--deny-warnings", file.path()]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_rate_that_all_requests_share_is_named() {
+    let rules = "[[rules]]\nname = 'api'\npaths = ['/api/**']\nlimits = ['10/s', '1000/h']\n\
+                 [[rules]]\nname = 'each'\nkey = ['address']\nlimits = ['10/s']\n";
+    let file = Scratch::new("no-key.toml", rules.as_bytes());
+    let output = check(&[file.path()]);
+    let expected = format!(
+        "{}: valid, 2 rules\n  api: 10/s, 1000/h is for all requests of the rule together, because \
+         it has no key\n",
+        file.path()
+    );
+    assert_eq!(text(&output.stdout), expected);
 }
 
 #[test]
@@ -273,9 +302,10 @@ fn a_request_is_explained_rule_by_rule() {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let all = text(&output.stdout);
         let (first, rest) = all.split_once("\n\n").unwrap();
+        let shared = "  all: 2/s is for all requests of the rule together, because it has no key";
         let held = "  login: 2 at once is for a program that sees when a request ends. \
                     portcullis-serve does not, and leaves it out: set it in the proxy";
-        let valid = format!(": valid, 4 rules\n{held}");
+        let valid = format!(": valid, 4 rules\n{shared}\n{held}");
         assert!(first.ends_with(&valid), "{first}");
         rest.to_owned()
     };
