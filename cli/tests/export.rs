@@ -698,7 +698,7 @@ limits = ['20/h']
     let output = export(policy, "nginx");
     assert_eq!(output.status.code(), Some(3));
     let expected = "\
-warning: window: 5/m: only a continuous token bucket can be said, such as { rate = \"5/m\", burst = 5 }, by which up to 10 pass in the first minute: its requests pass without a limit
+warning: window: 5/m: only a continuous token bucket can be said. For 5 in any period: { rate = \"2/m\", burst = 3 }: its requests pass without a limit
  --> FILE:2:8
   |
 2 | name = 'window'
@@ -739,8 +739,7 @@ fn a_bucket_is_proposed_for_a_window_where_the_server_can_say_it() {
         "[[rules]]\nname = 'a'\nlimits = [{ rate = '20/h', algorithm = 'fixed-window' }]\n";
     let reason = "a: 20/h: only a continuous token bucket can be said: its requests pass";
     assert!(text(&export(hourly, "nginx").stderr).contains(reason));
-    let bucket = "can be said, such as { rate = \"20/h\", burst = 20 }, by which up to 40 pass in the \
-                  first hour: its requests pass";
+    let bucket = "can be said. For 20 in any period: { rate = \"10/h\", burst = 10 }: its requests";
     assert!(text(&export(hourly, "envoy").stderr).contains(bucket));
 }
 

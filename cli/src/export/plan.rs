@@ -227,8 +227,21 @@ pub(crate) fn not_continuous(limit: &Limit, has_bucket: bool) -> String {
     if !has_bucket {
         return reason.into();
     }
-    let first = first_period(limit).map_or_else(String::new, |first| format!(", by which {first}"));
-    format!("{reason}, such as {{ rate = \"{limit}\", burst = {burst} }}{first}")
+    match first_period(limit).and_then(|_| halves(limit)) {
+        Some(halves) => {
+            let count = limit.count();
+            format!("{reason}. For {count} in any period: {halves}")
+        }
+        None => format!("{reason}, such as {{ rate = \"{limit}\", burst = {burst} }}"),
+    }
+}
+
+/// The bucket that lets as many requests pass in any period as a limit in its own: half of them at
+/// once, and the others return.
+fn halves(limit: &Limit) -> Option<String> {
+    let (count, period) = (limit.count(), period_text(limit.period()?));
+    let (burst, rate) = (count.div_ceil(2), count / 2);
+    Some(format!("{{ rate = \"{rate}/{period}\", burst = {burst} }}"))
 }
 
 /// How much a bucket that is as large as its rate lets pass in its first period. `5/m` looks like 5
@@ -258,11 +271,10 @@ pub(crate) fn first_periods(plan: &Plan<'_>) -> Vec<String> {
         let limits = planned.limits.iter();
         let note = move |limit: &Limit| {
             let first = first_period(limit).filter(|_| is_continuous(limit))?;
-            let (count, period) = (limit.count(), period_text(limit.period()?));
-            let (burst, rate) = (count.div_ceil(2), count / 2);
+            let (count, halves) = (limit.count(), halves(limit)?);
             Some(format!(
                 "{rule}: {limit}: {first}: {count} at once, and {count} that return. For \
-                 {count} in any: {{ rate = \"{rate}/{period}\", burst = {burst} }}"
+                 {count} in any: {halves}"
             ))
         };
         limits.filter_map(note).collect::<Vec<_>>()
