@@ -62,6 +62,7 @@ struct OfPolicy {
 
 /// Counts since the start of the program.
 pub(crate) struct Counts {
+    started: SystemTime,
     live: LivePolicy,
     /// Whether requests pass in spite of denials.
     is_shadow: bool,
@@ -214,6 +215,7 @@ impl Counts {
             micros: AtomicU64::new(0),
         });
         Self {
+            started: SystemTime::now(),
             policies: RwLock::new(Policies::default()),
             samples: Mutex::new(VecDeque::new()),
             live,
@@ -238,6 +240,11 @@ impl Counts {
         (about.limit, about.retry) = (seen.limit_in_store, seen.retry);
         self.log
             .record_at(seen.now, seen.request, seen.decision, about);
+    }
+
+    /// When the program started, and with it the limits that it keeps.
+    pub(crate) fn started(&self) -> SystemTime {
+        self.started
     }
 
     /// The counts of a policy. `None` if two others have come in force since it was.

@@ -1,6 +1,7 @@
 //! The counts as text for Prometheus: its exposition format 0.0.4.
 
 use core::fmt::{self, Display, Write as _};
+use std::time::UNIX_EPOCH;
 
 use crate::counts::{Counts, MICROS};
 use crate::original::askers;
@@ -149,6 +150,16 @@ fn of_program(text: &mut Text, counts: &Counts, stores: &[StoreState]) {
     let name = "portcullis_connections";
     text.metric(name, "gauge", "Open connections of proxies.");
     text.sample(name, &[], counts.connections());
+    let name = "process_start_time_seconds";
+    let started = counts.started().duration_since(UNIX_EPOCH);
+    let help = "When the program started, in seconds of Unix time: then its limits were full.";
+    text.metric(name, "gauge", help);
+    let micros = started.unwrap_or_default().as_micros();
+    text.sample(
+        name,
+        &[],
+        Seconds(u64::try_from(micros).unwrap_or(u64::MAX)),
+    );
     let name = "portcullis_policy_reloads_total";
     text.metric(
         name,

@@ -5,6 +5,8 @@ mod client;
 #[path = "support/program.rs"]
 mod program;
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use client::ask;
 use program::{Program, until};
 
@@ -98,6 +100,10 @@ fn decisions_are_counted_by_rule_answer_and_limit_and_go_on_after_a_change() {
     assert_eq!(value(&metrics, no_rule), Some(6.0));
     let reloads = "portcullis_policy_reloads_total{result=\"in_force\"} ";
     assert_eq!(value(&metrics, reloads), Some(3.0));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let started = value(&metrics, "process_start_time_seconds ").unwrap();
+    let age = now.as_secs_f64() - started;
+    assert!((0.0..600.0).contains(&age), "{age}");
     // A rule that is gone has no samples.
     program.write("rules = []");
     program.event("a policy is in force");
