@@ -830,8 +830,8 @@ const EACH_KEY: &str = "\
     [[rules]]\nname = 'keys'\npaths = ['/a']\nkey = ['header:X-Api-Key']\non_missing = 'skip'\n\
     limits = ['20/s']\n";
 
-/// A log of 40 addresses, of which 38 send up to 9 requests at once and one pair sends 15. Each pair
-/// has a key.
+/// A log of 40 addresses, of which 38 send up to 9 requests at once and one pair sends 15. Each
+/// pair has a key.
 fn pairs_with_keys() -> Vec<u8> {
     let mut random = common::random();
     let mut log = String::new();

@@ -387,7 +387,7 @@ impl PolicyReport {
             policy: file.to_string_lossy().into_owned(),
             input: {
                 let rules = trial.policy.rules();
-                let limits = rules.flat_map(|rule| rule.limits());
+                let limits = rules.flat_map(Rule::limits);
                 Input::new(args, trial.clock, pass, limits.filter_map(Limit::period))
             },
             allowed: trial.total.allowed,
