@@ -394,9 +394,9 @@ impl<T: Timer> Acquiring<T> {
         self
     }
 
-    /// Sets a deadline for the request, as [`within`](Self::within) sets a time. It is an instant of
-    /// the clock of the [timers](ServerLimitsBuilder::with_timer). All timers of tokio in a runtime
-    /// tell the same time, so one deadline can hold for a queue of `portcullis-async` too.
+    /// Sets a deadline for the request, as [`within`](Self::within) sets a time. It is an instant
+    /// of the clock of the [timers](ServerLimitsBuilder::with_timer). All timers of tokio in a
+    /// runtime tell the same time, so one deadline can hold for a queue of `portcullis-async` too.
     ///
     /// ```
     /// # use core::time::Duration;
