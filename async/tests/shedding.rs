@@ -2,6 +2,9 @@
 //! the figures that the rule promises under overload.
 #![cfg(feature = "shedding")]
 
+#[cfg(feature = "tokio")]
+#[path = "shedding/busy_keys.rs"]
+mod busy_keys;
 #[path = "shedding/figures.rs"]
 mod figures;
 #[path = "shedding/model.rs"]

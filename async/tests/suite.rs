@@ -112,6 +112,9 @@ mod slack;
 #[path = "streams.rs"]
 mod streams;
 
+#[path = "ticks.rs"]
+mod ticks;
+
 #[path = "time.rs"]
 mod time;
 

@@ -54,7 +54,7 @@ use std::time::SystemTime;
 use http::{HeaderMap, StatusCode};
 use pin_project_lite::pin_project;
 use portcullis_async::{Acquire, Queue, QueueCounts, Rejected, Timer, TokioTimer};
-use portcullis_core::{Lease, Rate, TokenBucket};
+use portcullis_core::{Lease, Rate, Timestamp, TokenBucket};
 
 use crate::fields::{ReadOptions, ResetForm, Stated};
 use pace::{Pace, Sent};
@@ -148,8 +148,8 @@ impl Default for ServerLimits {
 impl<T: Timer + Send + Sync + 'static> ServerLimits<T> {
     /// Waits until a request to this server may be sent.
     ///
-    /// With timers of tokio, call it within a runtime. [`Acquiring::within`] sets how long this
-    /// request waits at most.
+    /// With timers of tokio, call it within a runtime. [`Acquiring::within`] and
+    /// [`Acquiring::until`] set how long this request waits at most.
     ///
     /// # Errors
     ///
@@ -159,12 +159,8 @@ impl<T: Timer + Send + Sync + 'static> ServerLimits<T> {
     /// - [`Rejected::Closed`]: the limits [are closed](Self::close).
     pub fn acquire(&self, server: &str) -> Acquiring<T> {
         let queue = self.queue(server);
-        let acquire = queue.acquire_owned(1);
         Acquiring {
-            acquire: match self.shared.options.timeout {
-                Some(timeout) => acquire.within(timeout),
-                None => acquire,
-            },
+            acquire: self.shared.options.wait(&queue, 1),
             queue,
             reading: self.shared.options.reading(),
         }
@@ -178,8 +174,8 @@ impl<T: Timer + Send + Sync + 'static> ServerLimits<T> {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). The time-out is that of the
-    /// [settings](ServerLimitsBuilder::timeout).
+    /// As [`acquire`](Self::acquire). [`Ready::within`] and [`Ready::until`] set how long this wait
+    /// takes at most.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -203,13 +199,11 @@ impl<T: Timer + Send + Sync + 'static> ServerLimits<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn ready(&self, server: &str) -> Result<(), Rejected> {
-        let acquire = self.queue(server).acquire_owned(0);
-        let acquire = match self.shared.options.timeout {
-            Some(timeout) => acquire.within(timeout),
-            None => acquire,
-        };
-        acquire.await.map(drop)
+    pub fn ready(&self, server: &str) -> Ready<T> {
+        let queue = self.queue(server);
+        Ready {
+            acquire: self.shared.options.wait(&queue, 0),
+        }
     }
 
     /// Rejects all requests that wait and all later ones, to all servers, with
@@ -331,6 +325,14 @@ impl<T: Timer> Options<T> {
         }
     }
 
+    fn wait(&self, queue: &Arc<Queue<Pace, T>>, n: u32) -> Wait<T> {
+        let acquire = queue.acquire_owned(n);
+        match self.timeout {
+            Some(timeout) => acquire.within(timeout),
+            None => acquire,
+        }
+    }
+
     fn reading(&self) -> ReadOptions {
         let options = ReadOptions::new().longest(self.longest);
         match self.reset {
@@ -356,6 +358,9 @@ impl<T: Timer> fmt::Debug for ServerLimits<T> {
     }
 }
 
+/// A request in the queue of a server.
+type Wait<T> = Acquire<Arc<Queue<Pace, T>>>;
+
 pin_project! {
     /// A request that waits until it may be sent. Returned by [`ServerLimits::acquire`].
     ///
@@ -363,7 +368,7 @@ pin_project! {
     #[must_use = "a future does nothing until it is polled"]
     pub struct Acquiring<T: Timer = TokioTimer> {
         #[pin]
-        acquire: Acquire<Arc<Queue<Pace, T>>>,
+        acquire: Wait<T>,
         queue: Arc<Queue<Pace, T>>,
         reading: ReadOptions,
     }
@@ -388,6 +393,30 @@ impl<T: Timer> Acquiring<T> {
         self.acquire = self.acquire.within(timeout);
         self
     }
+
+    /// Sets a deadline for the request, as [`within`](Self::within) sets a time. It is an instant
+    /// of the clock of the [timers](ServerLimitsBuilder::with_timer). All timers of tokio in a
+    /// runtime tell the same time, so one deadline can hold for a queue of `portcullis-async` too.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_async::{Queue, TokioTimer};
+    /// # use portcullis_core::{Clock, Concurrency};
+    /// # use portcullis_tower::client::ServerLimits;
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// let places = Queue::new(Concurrency::new(40), TokioTimer::new(), 1_000).shared();
+    /// let limits = ServerLimits::new();
+    /// let deadline = places.clock().now() + Duration::from_secs(5);
+    /// let place = places.acquire(1).until(deadline).await?;
+    /// let sending = limits.acquire("example.com").until(deadline).await?;
+    /// # drop((place, sending));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn until(mut self, deadline: Timestamp) -> Self {
+        self.acquire = self.acquire.until(deadline);
+        self
+    }
 }
 
 impl<T: Timer> Future for Acquiring<T> {
@@ -406,6 +435,81 @@ impl<T: Timer> Future for Acquiring<T> {
 }
 
 shows!([T: Timer] Acquiring<T>, "Acquiring");
+
+pin_project! {
+    /// A wait until a request would be granted, which takes nothing. Returned by
+    /// [`ServerLimits::ready`].
+    ///
+    /// Dropping it cancels the wait.
+    #[must_use = "a future does nothing until it is polled"]
+    pub struct Ready<T: Timer = TokioTimer> {
+        #[pin]
+        acquire: Wait<T>,
+    }
+}
+
+impl<T: Timer> Ready<T> {
+    /// Ends the wait with [`Rejected::Deadline`], as [`Acquiring::within`] does for a request. So
+    /// if the server has asked for more time than this, the wait ends at once, and the rejection
+    /// says when to [retry](Rejected::retry).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use http::{HeaderMap, StatusCode};
+    /// # use portcullis_async::Rejected;
+    /// # use portcullis_tower::client::ServerLimits;
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// let limits = ServerLimits::new();
+    /// let sending = limits.acquire("example.com").await?;
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("retry-after", 30.into());
+    /// sending.replied(StatusCode::TOO_MANY_REQUESTS, &headers);
+    /// let wait = limits.ready("example.com").within(Duration::from_secs(2));
+    /// assert!(matches!(wait.await, Err(Rejected::Deadline { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn within(mut self, timeout: Duration) -> Self {
+        self.acquire = self.acquire.within(timeout);
+        self
+    }
+
+    /// Sets a deadline for the wait, as [`Acquiring::until`] does for a request. One deadline can
+    /// so hold for all waits of a request.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_async::{Queue, TokioTimer};
+    /// # use portcullis_core::{Clock, Concurrency};
+    /// # use portcullis_tower::client::ServerLimits;
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// let places = Queue::new(Concurrency::new(40), TokioTimer::new(), 1_000).shared();
+    /// let limits = ServerLimits::new();
+    /// let deadline = places.clock().now() + Duration::from_secs(5);
+    /// limits.ready("example.com").until(deadline).await?;
+    /// let place = places.acquire(1).until(deadline).await?;
+    /// # drop(place);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn until(mut self, deadline: Timestamp) -> Self {
+        self.acquire = self.acquire.until(deadline);
+        self
+    }
+}
+
+impl<T: Timer> Future for Ready<T> {
+    type Output = Result<(), Rejected>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let lease = ready!(self.project().acquire.poll(context))?;
+        // It holds nothing.
+        drop(lease);
+        Poll::Ready(Ok(()))
+    }
+}
+
+shows!([T: Timer] Ready<T>, "Ready");
 
 /// A request that may be sent, or is on its way.
 ///

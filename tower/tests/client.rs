@@ -442,3 +442,47 @@ async fn a_request_may_wait_for_another_time_than_the_settings_say() {
     let wait = rejected.retry().wait_from(TokioTimer::new().now());
     assert_eq!(wait, Some(seconds(9)));
 }
+
+/// One deadline for both waits: a wait for a server that asks for more time ends at once.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_takes_nothing_has_a_time_and_a_deadline() {
+    let seconds = Duration::from_secs;
+    let limits = ServerLimits::new();
+    let sending = limits.acquire("a").await.unwrap();
+    let mut headers = http::HeaderMap::new();
+    headers.insert("retry-after", 9.into());
+    sending.replied(StatusCode::TOO_MANY_REQUESTS, &headers);
+    let (start, clock) = (Instant::now(), TokioTimer::new());
+    let early = clock.now() + seconds(2);
+    for rejected in [
+        limits.ready("a").within(seconds(2)).await.unwrap_err(),
+        limits.ready("a").until(early).await.unwrap_err(),
+        limits
+            .acquire("a")
+            .until(early)
+            .await
+            .map(drop)
+            .unwrap_err(),
+    ] {
+        assert!(matches!(rejected, Rejected::Deadline { .. }));
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        assert_eq!(rejected.retry().wait_from(clock.now()), Some(seconds(9)));
+    }
+    limits.ready("a").until(early + seconds(7)).await.unwrap();
+    assert_eq!(start.elapsed(), seconds(9));
+    // One request tries first, and no one knows until when.
+    let first = limits.acquire("a").await.unwrap();
+    let late = limits.ready("a").within(seconds(1)).await.unwrap_err();
+    assert!(matches!(late, Rejected::Deadline { .. }), "{late:?}");
+    assert_eq!(start.elapsed(), seconds(10));
+    // The time of the wait replaces that of the settings.
+    first.replied(StatusCode::OK, &http::HeaderMap::new());
+    let settings = ServerLimits::builder().concurrency(NonZero::<u32>::MIN);
+    let limits = settings.timeout(seconds(60)).build();
+    let sending = limits.acquire("a").await.unwrap();
+    let start = Instant::now();
+    assert!(limits.ready("a").within(seconds(3)).await.is_err());
+    assert_eq!(start.elapsed(), seconds(3));
+    drop(sending);
+    assert!(limits.ready("a").within(seconds(3)).await.is_ok());
+}

@@ -89,3 +89,7 @@ mod stored;
 #[cfg(all(feature = "axum", feature = "queue"))]
 #[path = "waiting.rs"]
 mod waiting;
+
+#[cfg(feature = "client")]
+#[path = "worker.rs"]
+mod worker;

@@ -8,7 +8,8 @@ use crate::context::Context;
 /// The examples that end, with their packages. The order is that of their guides.
 const ENDING: &[(&str, &[&str])] = &[
     ("core", &["hello", "per_key", "own_limiter"]),
-    ("async", &["tokio", "smol", "threads", "crawler", "worker"]),
+    ("async", &["tokio", "smol", "threads", "crawler"]),
+    ("tower", &["worker"]),
     ("policy", &["rules_from_file"]),
     ("shm", &["two_processes"]),
     ("adaptive", &["scenarios"]),

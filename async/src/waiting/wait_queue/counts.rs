@@ -6,7 +6,9 @@
 /// then by its outcome. In the words of [`NotGranted`](portcullis_core::limiter::NotGranted),
 /// `late` and `shed` requests are denied; `full`, `evicted`, `closed` and `oversized` ones are
 /// refused. Tries are not counted. To count all requests, also in permits, put
-/// [`Counted`](portcullis_core::Counted) inside the queue.
+/// [`Counted`](portcullis_core::Counted) inside the queue, and read it by
+/// [`Queue::limiter`](crate::Queue::limiter) or
+/// [`KeyedQueue::table_counts`](crate::KeyedQueue::table_counts).
 ///
 /// ```
 /// # use portcullis_async::{Queue, QueueCounts};

@@ -1,0 +1,257 @@
+//! A worker: jobs of several tenants from a channel, which call the API of one partner. Of each
+//! tenant 5 per second and 4 at once, of all of them 60 per second, in turns. It leaves the partner
+//! alone for as long as its `Retry-After` asks.
+//!
+//! ```sh
+//! cargo run -p portcullis-tower --features client --example worker
+//! ```
+
+use core::pin::pin;
+use core::time::Duration;
+use std::sync::Arc;
+
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, StatusCode};
+use portcullis_async::{KeyedQueue, QueueKey, Rejected, Shedding, TokioTimer};
+use portcullis_core::keyed::{
+    ConcurrencyRules, Line, RandomSeed, TableKey, TokenBucketRules, WithTotal,
+};
+use portcullis_core::{
+    Clock, Concurrency, Denied, Keyed, KeyedList, Lease, Rate, Timestamp, TokenBucket,
+};
+use portcullis_tower::client::{Sending, ServerLimits};
+use tokio::signal::ctrl_c;
+use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep};
+
+/// The most jobs that have a task: those that run, and those that wait.
+const TASKS: usize = 1_000;
+
+/// The most jobs of one tenant that have a task: 10 get their turn within 2 s, and 4 run.
+pub(crate) const OF_TENANT: u32 = 14;
+
+/// How long after its creation a job may begin.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The server whose replies count.
+const PARTNER: &str = "api.example.com";
+
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) tenant: String,
+    pub(crate) created: Instant,
+}
+
+pub(crate) type Error = Box<dyn core::error::Error + Send + Sync>;
+
+/// The head of the partner's reply.
+type Reply = (StatusCode, HeaderMap);
+
+/// Sends the request of a job.
+pub(crate) trait Partner: Clone + Send + Sync + 'static {
+    fn call(&self, job: &Job) -> impl Future<Output = Result<Reply, Error>> + Send;
+}
+
+/// What became of a job.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The partner has answered, and not with a denial.
+    Answered(StatusCode),
+    /// The call has failed: nobody knows whether it was done.
+    Failed(Error),
+    /// It has not been done: the partner has seen no call, or has denied it.
+    GivenBack(Rejected),
+    /// Too many jobs of its tenant have a task. It has not been done.
+    TenantFull,
+}
+
+/// The limits of each tenant, and the rate of all tenants.
+type OfTenant = (TokenBucketRules, ConcurrencyRules);
+type Tenants = WithTotal<KeyedList<OfTenant, Box<[Line]>, RandomSeed>, TokenBucket>;
+pub(crate) type Turns = KeyedQueue<Tenants, TokioTimer>;
+
+/// A number of tasks for each tenant.
+type Tasks = Keyed<ConcurrencyRules, Box<[Line]>, RandomSeed>;
+
+/// Clones share their limits.
+#[derive(Clone)]
+pub(crate) struct Limits {
+    /// The tasks of each tenant.
+    tasks: Arc<Tasks>,
+    /// The limits of this worker.
+    pub(crate) turns: Arc<Turns>,
+    /// What the partner says in its replies.
+    partner: ServerLimits,
+}
+
+impl Limits {
+    pub(crate) fn new() -> Self {
+        let millis = Duration::from_millis;
+        // 1,000 tenants can be in use at once.
+        let tasks = Keyed::for_keys(Concurrency::new(OF_TENANT), 1_000);
+        let rate = TokenBucket::new(Rate::per_second(5), 1);
+        let tenants = KeyedList::for_keys((rate, Concurrency::new(4)), 1_000);
+        // 2 at once, and 59 in each 1.05 s after that: at most 60 arrive in any second, if they
+        // arrive up to 50 ms less evenly than they are sent.
+        let total = TokenBucket::new(Rate::new(59, millis(1_050)), 2);
+        let turns = WithTotal::new(tenants, total);
+        let turns = KeyedQueue::new(turns, TokioTimer::new(), OF_TENANT.into())
+            // A job waits for its turn for 1.5 s at most.
+            .with_shedding(Shedding::controlled_delay(millis(1_000), millis(1_500)))
+            // The partner counts too.
+            .with_slack(Duration::ZERO);
+        let partner = ServerLimits::builder();
+        Self {
+            tasks: Arc::new(tasks),
+            turns: turns.shared(),
+            // A longer `Retry-After` than that of a day counts as one of a day.
+            partner: partner.longest(Duration::from_hours(24)).build(),
+        }
+    }
+
+    /// Takes a task of the tenant, or does not: no job waits for that.
+    fn task(&self, tenant: &str) -> Result<Lease<TableKey<Arc<Tasks>>>, Denied> {
+        let now = self.turns.clock().now();
+        self.tasks.owned_key(tenant).try_acquire_at(now, 1)
+    }
+
+    /// Waits until the job may call the partner.
+    async fn admit(
+        &self,
+        job: &Job,
+        deadline: Timestamp,
+    ) -> Result<(Lease<QueueKey<&Turns>>, Sending), Rejected> {
+        loop {
+            // Waits for the end of a `Retry-After`, and takes nothing.
+            self.partner.ready(PARTNER).until(deadline).await?;
+            // Waits for all limits of this worker, decided at once.
+            let turn = self.turns.acquire(&*job.tenant, 1).until(deadline).await?;
+            // The partner may have denied another call meanwhile. A job with a turn does not wait.
+            match self.partner.acquire(PARTNER).within(Duration::ZERO).await {
+                Ok(sending) => return Ok((turn, sending)),
+                // The job waits with the others again.
+                Err(Rejected::Deadline { .. }) => {}
+                Err(rejected) => return Err(rejected),
+            }
+        }
+    }
+
+    /// Runs a job when it is its turn.
+    pub(crate) async fn run(&self, partner: &impl Partner, job: &Job) -> Outcome {
+        // One deadline for all waits, also those after a denial.
+        let left = PATIENCE.saturating_sub(job.created.elapsed());
+        let deadline = self.turns.clock().now() + left;
+        loop {
+            let (_turn, sending) = match self.admit(job, deadline).await {
+                Ok(admitted) => admitted,
+                Err(rejected) => return Outcome::GivenBack(rejected),
+            };
+            match partner.call(job).await {
+                // All jobs wait from now on. This one does too, if there is time.
+                Ok((status, headers)) if sending.replied(status, &headers) => {}
+                Ok((status, _)) => return Outcome::Answered(status),
+                Err(error) => return Outcome::Failed(error),
+            }
+        }
+    }
+
+    /// Ends all waits, and rejects all jobs that come. The calls that are on their way go on.
+    pub(crate) fn close(&self) {
+        self.turns.close();
+        self.partner.close();
+    }
+}
+
+/// Runs the jobs of a channel until it ends, or until `end`. Tells what became of each.
+pub(crate) async fn serve(
+    jobs: &mut mpsc::Receiver<Job>,
+    limits: &Limits,
+    partner: &impl Partner,
+    end: impl Future,
+    mut ended: impl FnMut(Job, Outcome),
+) {
+    // One future for the whole loop. A new `ctrl_c()` in each turn would miss a signal that comes
+    // in a turn in which another branch is chosen.
+    let mut end = pin!(end);
+    let mut tasks = JoinSet::new();
+    let mut tell = |task: Result<_, JoinError>| match task {
+        Ok((job, outcome)) => ended(job, outcome),
+        Err(error) => eprintln!("a job has panicked: {error}"),
+    };
+    loop {
+        tokio::select! {
+            // A task that waits has taken its job out of the channel. With this bound, the rest
+            // stays there, and a full channel makes the senders wait.
+            job = jobs.recv(), if tasks.len() < TASKS => {
+                let Some(job) = job else { break };
+                // Before all waits: so it is refused at once, also while the partner is left alone.
+                let Ok(task) = limits.task(&job.tenant) else {
+                    tell(Ok((job, Outcome::TenantFull)));
+                    continue;
+                };
+                let (limits, partner) = (limits.clone(), partner.clone());
+                tasks.spawn(async move {
+                    let _task = task;
+                    let outcome = limits.run(&partner, &job).await;
+                    (job, outcome)
+                });
+            }
+            Some(task) = tasks.join_next() => tell(task),
+            _ = &mut end => {
+                jobs.close();
+                limits.close();
+                break;
+            }
+        }
+    }
+    // The calls that are on their way end. After `close`, the jobs that wait end at once.
+    while let Some(task) = tasks.join_next().await {
+        tell(task);
+    }
+    // What was still in the channel.
+    while let Some(job) = jobs.recv().await {
+        let closed = Rejected::Closed { permits: 1 };
+        tell(Ok((job, Outcome::GivenBack(closed))));
+    }
+}
+
+/// Stands for the API of the partner. It denies each call of the tenant `c`.
+#[derive(Clone)]
+struct Example;
+
+impl Partner for Example {
+    async fn call(&self, job: &Job) -> Result<Reply, Error> {
+        sleep(Duration::from_millis(20)).await;
+        let mut headers = HeaderMap::new();
+        if job.tenant != "c" {
+            return Ok((StatusCode::OK, headers));
+        }
+        headers.insert(RETRY_AFTER, 1.into());
+        Ok((StatusCode::TOO_MANY_REQUESTS, headers))
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let (sender, mut receiver) = mpsc::channel(100);
+    tokio::spawn(async move {
+        // The tenant `many` sends most of the jobs.
+        let tenants = ["many", "many", "a", "many", "b"];
+        for tenant in tenants.into_iter().cycle().take(40).chain(["c"]) {
+            let (tenant, created) = (tenant.to_owned(), Instant::now());
+            let job = Job { tenant, created };
+            if sender.send(job).await.is_err() {
+                return;
+            }
+        }
+    });
+    let limits = Limits::new();
+    let tell = |job: Job, outcome| match outcome {
+        Outcome::Answered(status) => println!("{}: {status}", job.tenant),
+        Outcome::Failed(error) => println!("{}: {error}", job.tenant),
+        Outcome::GivenBack(rejected) => println!("{}: given back: {rejected}", job.tenant),
+        Outcome::TenantFull => println!("{}: too many jobs", job.tenant),
+    };
+    serve(&mut receiver, &limits, &Example, ctrl_c(), tell).await;
+}
