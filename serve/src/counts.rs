@@ -45,6 +45,23 @@ const ENDED_KEYS: usize = 1_000;
 /// A key that is denied: the rule, whether the denials were enforced, and the key.
 pub(crate) type Denied = (String, bool, String);
 
+/// How often a key was denied.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Denials {
+    pub(crate) count: u64,
+    /// By how much the count may be too high: what keys had that are no longer counted.
+    error: u64,
+    /// On average over the last seconds.
+    pub(crate) per_second: f64,
+}
+
+/// What was counted up to one second.
+#[derive(Default)]
+struct Sample {
+    answers: BTreeMap<Answered, u64>,
+    keys: BTreeMap<Denied, Denials>,
+}
+
 /// The first and the last status of HTTP that is counted.
 const STATUSES: core::ops::Range<u16> = 200..600;
 
@@ -69,7 +86,7 @@ pub(crate) struct Counts {
     log: DecisionLog,
     policies: RwLock<Policies>,
     /// What the rules had answered at each of the last seconds: the newest first.
-    samples: Mutex<VecDeque<BTreeMap<Answered, u64>>>,
+    samples: Mutex<VecDeque<Sample>>,
     answers: Box<[Answers]>,
     malformed: AtomicU64,
     untrusted: AtomicU64,
@@ -91,7 +108,7 @@ struct Policies {
     /// The policy in force, and the one before: the newest first.
     present: Vec<Arc<OfPolicy>>,
     ended: BTreeMap<Answered, u64>,
-    ended_keys: BTreeMap<Denied, u64>,
+    ended_keys: BTreeMap<Denied, Denials>,
 }
 
 /// The answers to one proxy.
@@ -144,12 +161,14 @@ impl OfPolicy {
     }
 
     /// Adds the counts of the denied keys to `sums`.
-    fn add_keys_to(&self, sums: &mut BTreeMap<Denied, u64>) {
+    fn add_keys_to(&self, sums: &mut BTreeMap<Denied, Denials>) {
         let rules: Vec<&Rule> = self.policy.rules().collect();
         for denied in self.statistics.most_denied(usize::MAX) {
             if let Some(rule) = denied.rule.and_then(|index| rules.get(index)) {
                 let key = (rule.name().to_owned(), !rule.is_shadow(), denied.text);
-                *sums.entry(key).or_default() += denied.count;
+                let sum = sums.entry(key).or_default();
+                sum.count += denied.count;
+                sum.error += denied.error;
             }
         }
     }
@@ -355,10 +374,13 @@ impl Counts {
 
     /// Notes what the rules have answered by now. To be called once a second.
     pub(crate) fn sample(&self) {
-        let decisions = self.decisions();
+        let sample = Sample {
+            answers: self.decisions(),
+            keys: self.sums_of_keys(),
+        };
         let samples = self.samples.lock();
         let mut samples = samples.unwrap_or_else(PoisonError::into_inner);
-        samples.push_front(decisions);
+        samples.push_front(sample);
         samples.truncate(SAMPLES);
     }
 
@@ -369,18 +391,43 @@ impl Counts {
         let (Some(newest), Some(oldest)) = (samples.front(), samples.back()) else {
             return BTreeMap::new();
         };
-        let seconds = u32::try_from(samples.len() - 1).unwrap_or(u32::MAX).max(1);
         let rate = |(answered, count): (&Answered, &u64)| {
-            let before = oldest.get(answered).copied().unwrap_or(0);
-            let more = u32::try_from(count.saturating_sub(before)).unwrap_or(u32::MAX);
-            (answered.clone(), f64::from(more) / f64::from(seconds))
+            let before = oldest.answers.get(answered).copied().unwrap_or(0);
+            let rate = per_second(samples.len(), count.saturating_sub(before));
+            (answered.clone(), rate)
         };
-        newest.iter().map(rate).collect()
+        newest.answers.iter().map(rate).collect()
     }
 
     /// The keys that rules in force have denied, or would have denied as shadows, and how often:
-    /// the largest count first.
-    pub(crate) fn denied_keys(&self) -> Vec<(Denied, u64)> {
+    /// those that are denied now first, then the largest count first.
+    pub(crate) fn denied_keys(&self) -> Vec<(Denied, Denials)> {
+        let mut keys: Vec<_> = self.sums_of_keys().into_iter().collect();
+        let samples = self.samples.lock();
+        let samples = samples.unwrap_or_else(PoisonError::into_inner);
+        if let (Some(newest), Some(oldest)) = (samples.front(), samples.back()) {
+            for (key, denials) in &mut keys {
+                let Some(now) = newest.keys.get(key) else {
+                    continue;
+                };
+                // What a key has of others was not denied since.
+                let before = oldest
+                    .keys
+                    .get(key)
+                    .map_or(now.error, |before| before.count);
+                let more = now.count.saturating_sub(before);
+                denials.per_second = per_second(samples.len(), more);
+            }
+        }
+        keys.sort_by(|(_, one), (_, other)| {
+            let rates = other.per_second.total_cmp(&one.per_second);
+            rates.then(other.count.cmp(&one.count))
+        });
+        keys
+    }
+
+    /// The keys that rules in force have denied, or would have denied as shadows.
+    fn sums_of_keys(&self) -> BTreeMap<Denied, Denials> {
         let in_force = self.live.load();
         self.of(&in_force);
         let policies = self.policies.read();
@@ -390,9 +437,7 @@ impl Counts {
             of.add_keys_to(&mut sums);
         }
         sums.retain(|(rule, _, _), _| in_force.rule(rule).is_some());
-        let mut keys: Vec<_> = sums.into_iter().collect();
-        keys.sort_by_key(|&(_, count)| Reverse(count));
-        keys
+        sums
     }
 
     /// How often a proxy was answered with each status, without those that it never was.
@@ -411,6 +456,12 @@ impl Counts {
     }
 }
 
+/// The average over a number of samples.
+fn per_second(samples: usize, more: u64) -> f64 {
+    let seconds = u32::try_from(samples - 1).unwrap_or(u32::MAX).max(1);
+    f64::from(u32::try_from(more).unwrap_or(u32::MAX)) / f64::from(seconds)
+}
+
 impl Policies {
     /// Begins to count the decisions of another policy.
     fn begin(&mut self, of: Arc<OfPolicy>) {
@@ -424,7 +475,7 @@ impl Policies {
             oldest.add_keys_to(&mut keys);
             keys.retain(|(rule, _, _), _| of.policy.rule(rule).is_some());
             let mut keys: Vec<_> = keys.into_iter().collect();
-            keys.sort_by_key(|&(_, count)| Reverse(count));
+            keys.sort_by_key(|(_, denials)| Reverse(denials.count));
             keys.truncate(ENDED_KEYS);
             self.ended_keys = keys.into_iter().collect();
         }

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use portcullis_core::Timestamp;
 use portcullis_policy::{Considered, Explained, Policy, Request, Rule};
 
-use crate::counts::{Answered, Counts, Denied, RefusedFile};
+use crate::counts::{Answered, Counts, Denials, Denied, RefusedFile};
 use crate::stores::StoreState;
 
 pub(crate) const STYLE: &str = include_str!("page/page.css");
@@ -139,18 +139,23 @@ pub(crate) fn live(counts: &Counts, stores: &[StoreState]) -> String {
 }
 
 /// Writes a table of the first keys.
-fn denied_keys(html: &mut String, name: &str, denied: &str, keys: &[(Denied, u64)]) {
+fn denied_keys(html: &mut String, name: &str, denied: &str, keys: &[(Denied, Denials)]) {
     let mut rows = String::new();
-    for ((rule, _, key), count) in keys.iter().take(KEYS) {
+    for ((rule, _, key), denials) in keys.iter().take(KEYS) {
         let (rule, key) = (Escaped(rule), Escaped(key));
+        let Denials {
+            count, per_second, ..
+        } = denials;
         let _ = writeln!(
             rows,
             "<tr><td class=\"k\">{key}</td><td class=\"k\">{rule}</td>\
-             <td class=\"n\">{count}</td></tr>"
+             <td class=\"n\">{count}</td><td class=\"n\">{per_second:.1}</td></tr>"
         );
     }
     let _ = writeln!(html, "<h2>{name}</h2>");
-    let heads = format!("<th>key</th><th>rule</th><th class=\"n\">{denied}</th>");
+    let heads = format!(
+        "<th>key</th><th>rule</th><th class=\"n\">{denied}</th><th class=\"n\">per second</th>"
+    );
     table(html, name, &heads, &rows);
 }
 
