@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// nowhere
     #[arg(long)]
     pub(crate) check: bool,
+    /// With --check: what is doubtful in the file is an error
+    #[arg(long, requires = "check")]
+    pub(crate) deny_warnings: bool,
     /// Where proxies ask
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8787")]
     pub(crate) listen: SocketAddr,

@@ -41,8 +41,8 @@ impl Enforced {
     }
 
     /// Warns of what is doubtful in the file, and of rules that do not limit here what they seem
-    /// to.
-    pub(crate) fn warn(&self, policy: &Policy) {
+    /// to. Returns whether there is any, except limits at once: those are for the proxy.
+    pub(crate) fn warn(&self, policy: &Policy) -> bool {
         for doubt in policy.warnings() {
             tracing::warn!("{}:{doubt}", self.file.path().display());
         }
@@ -54,12 +54,15 @@ impl Enforced {
                  ends. Set it in the proxy, or in the service"
             );
         }
+        let mut is_doubtful = !policy.warnings().is_empty();
         for rule in policy.rules() {
             if rule.kind() != Kind::Request {
                 let rule = rule.name();
                 tracing::warn!(rule, "it is not asked: only the kind `request` is");
+                is_doubtful = true;
             }
         }
+        is_doubtful
     }
 }
 

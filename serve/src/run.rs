@@ -70,7 +70,9 @@ fn check(args: &Args, settings: &Settings) -> Result<(), String> {
     let mut file = Enforced::new(&args.file);
     let live = policy(&mut file, stores)?;
     let policy = live.load();
-    file.warn(&policy);
+    if file.warn(&policy) && args.deny_warnings {
+        return Err(format!("{}: warnings are denied", args.file.display()));
+    }
     let (rules, file) = (policy.rules().len(), args.file.display());
     let noun = if rules == 1 { "rule" } else { "rules" };
     println!("{file}: valid, {rules} {noun}");

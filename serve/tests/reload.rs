@@ -177,6 +177,16 @@ fn a_check_of_a_file_judges_the_whole_file_and_ends() {
         log.contains("a limit at once is not enforced here"),
         "{log}"
     );
+    // A limit that the proxy keeps is not doubtful.
+    let strict = |rules: &str| {
+        let file = folder.join("policy.toml");
+        std::fs::write(&file, rules).unwrap();
+        let output = command(&file, &["--check", "--deny-warnings"]).output();
+        output.unwrap().status.code()
+    };
+    assert_eq!(strict(&rules), Some(0));
+    let never_asked = "[[rules]]\nname = 'never'\nlimits = ['1/s']\n";
+    assert_eq!(strict(&format!("{rules}\n{never_asked}")), Some(2));
     for (settings, says) in [
         (
             "serve.trustd = []",
