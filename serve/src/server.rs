@@ -39,6 +39,9 @@ use tokio::time::{Sleep, sleep, timeout};
 /// The most bytes of a head. It may have the cookies of a client, of which nginx takes 32 KiB.
 const HEAD_BYTES: usize = 64 * 1024;
 
+/// The most header fields of a check: those of the client, whose number nginx does not bound.
+const HEAD_FIELDS: usize = 1_000;
+
 /// The most bytes of the header fields of a request of HTTP/2, which asks by its body.
 const HEADER_LIST: u32 = 16 * 1024;
 
@@ -160,6 +163,7 @@ async fn connection<H, F, B>(
                 .timer(TokioTimer::new())
                 .header_read_timeout(bounds.head)
                 .max_buf_size(HEAD_BYTES)
+                .max_headers(HEAD_FIELDS)
                 .serve_connection(TokioIo::new(Taking::new(stream, bounds.alive)), service);
             until_stopped(connection, stop, |connection| {
                 connection.graceful_shutdown();

@@ -12,9 +12,11 @@ mod traffic;
 mod wish;
 
 use core::net::Ipv4Addr;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
-use std::io::Write;
-use std::net::TcpListener;
+use std::io::{Read as _, Write};
+use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 use std::{fs, thread};
 
@@ -231,6 +233,87 @@ fn in_a_trial_requests_pass_nginx_while_the_program_has_no_answer() {
     program.signal("TERM");
     assert!(program.ended().success());
     assert_eq!([status(), status()], [200, 200]);
+}
+
+/// One after the other ends and is started again, while requests come.
+#[test]
+fn nginx_with_two_programs_serves_every_request_while_they_are_restarted() {
+    let Some(nginx_program) = installed("nginx", "-v") else {
+        return;
+    };
+    let guide = include_str!("../../docs/operators.md");
+    let policy = "[[rules]]\nname = 'all'\nlimits = ['1000000/s']\n";
+    let start = |name: &str, listen: &str| Program::start(name, policy, &["--listen", listen]);
+    let mut programs = ["first", "second"].map(|name| start(name, "127.0.0.1:0"));
+    let service = Service::start();
+    let servers = programs.each_ref().map(|of| of.listen.to_string());
+    let in_guide = |line: &str| {
+        assert!(guide.contains(line), "{line} is not in the guide");
+    };
+    in_guide("server 127.0.0.1:8787 max_fails=0;\n      server 127.0.0.1:8789 max_fails=0;");
+    in_guide("proxy_next_upstream error;");
+    let proxy = nginx_with(
+        &nginx_program,
+        "nginx-two",
+        programs[0].listen,
+        service.address,
+        &[
+            (
+                "server 127.0.0.1:8787;",
+                &format!(
+                    "server 127.0.0.1:8787 max_fails=0; server {} max_fails=0;",
+                    servers[1]
+                ),
+            ),
+            ("proxy_next_upstream off;", "proxy_next_upstream error;"),
+        ],
+    );
+    let (is_over, address) = (AtomicBool::new(false), proxy.address);
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let mut statuses = Vec::new();
+            while !is_over.load(Relaxed) {
+                statuses.push(ask(address, "GET /", &[]).status);
+            }
+            statuses
+        });
+        for (program, (name, listen)) in programs
+            .iter_mut()
+            .zip(["again", "too"].into_iter().zip(&servers))
+        {
+            program.signal("TERM");
+            assert!(program.ended().success());
+            thread::sleep(Duration::from_millis(300));
+            *program = start(name, listen);
+            thread::sleep(Duration::from_millis(300));
+        }
+        is_over.store(true, Relaxed);
+        let statuses = asking.join().expect("it asks");
+        let failed = statuses.iter().filter(|&&status| status != 200).count();
+        assert!(statuses.len() > 20 && failed == 0, "{statuses:?}");
+    });
+}
+
+#[test]
+fn a_request_without_a_host_passes_nginx() {
+    let Some(nginx_program) = installed("nginx", "-v") else {
+        return;
+    };
+    let (program, service) = (
+        Program::start("no-host", "rules = []", &[]),
+        Service::start(),
+    );
+    let proxy = nginx(
+        &nginx_program,
+        "nginx-no-host",
+        program.listen,
+        service.address,
+    );
+    let mut stream = TcpStream::connect(proxy.address).unwrap();
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
 }
 
 /// A program on an address of `serve.trusted` may name any client to this program, but not to

@@ -48,7 +48,10 @@ pub(crate) struct Program {
 
 pub(crate) fn command(file: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis-serve"));
-    command.arg(file).args(["--listen", "127.0.0.1:0"]);
+    command.arg(file);
+    if !arguments.contains(&"--listen") {
+        command.args(["--listen", "127.0.0.1:0"]);
+    }
     command.args(["--admin", "127.0.0.1:0", "--log", "json"]);
     command.args(["--poll", "20ms"]).args(arguments);
     command
