@@ -405,18 +405,25 @@ fn the_page_shows_keys_that_are_denied_now_before_those_that_were() {
             ask(program.listen, "GET /check/haproxy", &headers);
         }
     };
+    // The first key, and its denials per second.
     let first = || {
         let page = ask(program.admin, "GET /live", &[("Host", "localhost")]).body;
         let section = section(&page, DENIED)?;
         let (_, row) = section.split_once("<tr><td class=\"k\">")?;
-        Some(row.split('<').next()?.to_owned())
+        let (row, _) = row.split_once("</td></tr>")?;
+        let (key, _) = row.split_once('<')?;
+        let (_, rate) = row.rsplit_once('>')?;
+        Some((key.to_owned(), rate.parse::<f64>().ok()?))
+    };
+    let is_first = |key: &str, is_now: bool| {
+        first().is_some_and(|(first, rate)| first == key && (rate > 0.0) == is_now)
     };
     deny("flood", 50);
-    until(|| first().as_deref() == Some("flood"));
-    until(|| {
-        deny("now", 2);
-        first().as_deref() == Some("now")
-    });
+    until(|| is_first("flood", true));
+    // The rate is that of the last 10 s.
+    until(|| is_first("flood", false));
+    deny("now", 3);
+    until(|| is_first("now", true));
 }
 
 #[test]
