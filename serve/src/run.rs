@@ -9,7 +9,7 @@ use std::thread;
 
 use http::Request;
 use hyper::body::Incoming;
-use portcullis_policy::{LivePolicy, Policy, Stores};
+use portcullis_policy::{FileSource, LivePolicy, Policy, RuleSource, Stores};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -50,7 +50,13 @@ const OF_ADMIN: Bounds = Bounds {
 ///
 /// A text that says what is wrong with the file or with an address.
 pub(crate) fn run(args: &Args) -> Result<(), String> {
-    let settings = Settings::read(&args.file)?;
+    let settings = Settings::read(&args.file).map_err(|why| {
+        // Those of the rules too, so that one look shows all.
+        match FileSource::new(&args.file).load(None) {
+            Err(rules) => format!("{why}\n{rules}"),
+            Ok(_) => why,
+        }
+    })?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();

@@ -3,6 +3,7 @@
 
 use core::fmt;
 use core::net::IpAddr;
+use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,6 +14,7 @@ use portcullis_counters::OnFailure;
 use portcullis_policy::{nearest, parse_period};
 use portcullis_tower::fields::{Generation, ResetForm};
 use serde::{Deserialize, Deserializer, de};
+use toml::de::{DeTable, DeValue};
 
 /// The table `serve`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
@@ -188,7 +190,8 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// A text that names the file, and the place of what is not valid.
+    /// A text with a line for each setting that is not valid: the file, the place and why. Of a file
+    /// in JSON, the first.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let text =
             fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -196,7 +199,11 @@ impl Settings {
             .extension()
             .is_some_and(|extension| extension == "toml");
         let file = if is_toml { toml(&text) } else { json(&text) };
-        let file = file.map_err(|error| format!("{}:{error}", path.display()))?;
+        let file = file.map_err(|errors| {
+            let errors = errors.into_iter();
+            let lines = errors.map(|error| format!("{}:{error}", path.display()));
+            lines.collect::<Vec<_>>().join("\n")
+        })?;
         Ok(file.serve)
     }
 
@@ -207,23 +214,66 @@ impl Settings {
     }
 }
 
-/// Reads a file in TOML. The error begins with the line and the column, as those of the policy do.
-fn toml(text: &str) -> Result<File, String> {
-    toml::from_str(text).map_err(|error| {
-        let start = error.span().map_or(0, |span| span.start);
-        let before = &text[..text.floor_char_boundary(start)];
-        let (line, column) = match before.rsplit_once('\n') {
-            Some((lines, rest)) => (lines.matches('\n').count() + 2, rest.chars().count() + 1),
-            None => (1, before.chars().count() + 1),
-        };
-        format!("{line}:{column}: {}", with_nearest(error.message()))
-    })
+/// Reads a file in TOML. Each error begins with the line and the column, as those of the policy do.
+///
+/// The deserializer stops at the first error. So the setting that it is about is taken out of the
+/// file, which then is read again, until no error is left.
+fn toml(text: &str) -> Result<File, Vec<String>> {
+    let mut errors = Vec::new();
+    let mut table = match DeTable::parse(text) {
+        Ok(table) => table,
+        Err(error) => return Err(vec![placed(text, &error)]),
+    };
+    loop {
+        match File::deserialize(toml::Deserializer::from(table.clone())) {
+            Ok(file) if errors.is_empty() => return Ok(file),
+            Ok(_) => break,
+            Err(error) => {
+                errors.push((error.span(), placed(text, &error)));
+                let is_out = error
+                    .span()
+                    .is_some_and(|at| take_out(table.get_mut(), &at));
+                if !is_out {
+                    break;
+                }
+            }
+        }
+    }
+    errors.sort_by_key(|(at, _)| at.as_ref().map_or(0, |at| at.start));
+    Err(errors.into_iter().map(|(_, error)| error).collect())
+}
+
+/// Removes the innermost setting whose name or value has this place. Returns whether there is one.
+fn take_out(table: &mut DeTable<'_>, at: &Range<usize>) -> bool {
+    let has = |span: Range<usize>| span.start <= at.start && at.end <= span.end;
+    let is_inside = table.iter_mut().any(|(_, value)| match value.get_mut() {
+        DeValue::Table(inner) => take_out(inner, at),
+        _ => false,
+    });
+    if is_inside {
+        return true;
+    }
+    let mut settings = table.iter();
+    let found = settings.find(|(name, value)| has(name.span()) || has(value.span()));
+    let found = found.map(|(name, _)| name.clone());
+    found.is_some_and(|name| table.remove(&name).is_some())
+}
+
+/// An error with its place in the text.
+fn placed(text: &str, error: &toml::de::Error) -> String {
+    let start = error.span().map_or(0, |span| span.start);
+    let before = &text[..text.floor_char_boundary(start)];
+    let (line, column) = match before.rsplit_once('\n') {
+        Some((lines, rest)) => (lines.matches('\n').count() + 2, rest.chars().count() + 1),
+        None => (1, before.chars().count() + 1),
+    };
+    format!("{line}:{column}: {}", with_nearest(error.message()))
 }
 
 /// Reads a file in JSON. Its errors have no place.
-fn json(text: &str) -> Result<File, String> {
+fn json(text: &str) -> Result<File, Vec<String>> {
     let file = jsonc_parser::parse_to_serde_value(text, &jsonc_parser::ParseOptions::default());
-    file.map_err(|error| format!(" {}", with_nearest(&error.to_string())))
+    file.map_err(|error| vec![format!(" {}", with_nearest(&error.to_string()))])
 }
 
 /// Says of an unknown setting which one it probably means, as the policy says it of those of rules.
@@ -254,7 +304,29 @@ mod tests {
     use super::*;
 
     fn read(serve: &str) -> Result<Settings, String> {
-        toml(&format!("rules = []\n{serve}")).map(|file| file.serve)
+        let file = toml(&format!("rules = []\n{serve}"));
+        file.map(|file| file.serve)
+            .map_err(|errors| errors.join("\n"))
+    }
+
+    #[test]
+    fn all_wrong_settings_are_reported_in_the_order_of_the_file() {
+        let error = read(
+            "[serve]\nwait = 'soon'\ntrustd = []\ntrusted = ['10.0.0.0/33']\n\
+             [serve.envoy]\nadress = 'a'\n\
+             [serve.stores.a]\nwhen_down = 'deny'\n\
+             [serve.stores.b]\nredis = 'r'\nwhen_down = '2/1'\ntime_limit = 1\n",
+        );
+        let error = error.unwrap_err();
+        let place = |line: &str| line.split(": ").next().map(str::to_owned);
+        let places: Vec<_> = error.lines().filter_map(place).collect();
+        assert_eq!(
+            places,
+            ["3:8", "4:1", "5:11", "7:1", "8:1", "12:13", "13:14"],
+            "{error}"
+        );
+        // What is no TOML has one error.
+        assert_eq!(read("[serve").unwrap_err().lines().count(), 1);
     }
 
     #[test]
@@ -284,7 +356,7 @@ mod tests {
         let error = json("{ \"rules\": [], \"serve\": { \"field\": \"off\" } }").map(|_| ());
         assert_eq!(
             error.unwrap_err(),
-            " field is not a setting of serve: did you mean fields?"
+            [" field is not a setting of serve: did you mean fields?"]
         );
     }
 
