@@ -190,8 +190,8 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// A text with a line for each setting that is not valid: the file, the place and why. Of a file
-    /// in JSON, the first.
+    /// A text with a line for each setting that is not valid: the file, the place and why. Of a
+    /// file in JSON, the first.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let text =
             fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
