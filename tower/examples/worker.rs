@@ -7,6 +7,8 @@
 //! ```
 
 use core::pin::pin;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -28,8 +30,8 @@ use tokio::time::{Instant, sleep};
 /// The most jobs that have a task: those that run, and those that wait.
 const TASKS: usize = 1_000;
 
-/// The most jobs of one tenant that have a task: 10 get their turn within 2 s, and 4 run.
-pub(crate) const OF_TENANT: u32 = 14;
+/// The most jobs of one tenant that have a task: 8 get their turn within 1.5 s, and 4 run.
+pub(crate) const OF_TENANT: u32 = 12;
 
 /// How long after its creation a job may begin.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
@@ -62,6 +64,8 @@ pub(crate) enum Outcome {
     Failed(Error),
     /// It has not been done: the partner has seen no call, or has denied it.
     GivenBack(Rejected),
+    /// It was too old when it came. It has not been done.
+    Stale,
     /// Too many jobs of its tenant have a task. It has not been done.
     TenantFull,
 }
@@ -139,8 +143,11 @@ impl Limits {
 
     /// Runs a job when it is its turn.
     pub(crate) async fn run(&self, partner: &impl Partner, job: &Job) -> Outcome {
+        // A deadline of now would let it begin at once, if permits are there.
+        let Some(left) = PATIENCE.checked_sub(job.created.elapsed()) else {
+            return Outcome::Stale;
+        };
         // One deadline for all waits, also those after a denial.
-        let left = PATIENCE.saturating_sub(job.created.elapsed());
         let deadline = self.turns.clock().now() + left;
         loop {
             let (_turn, sending) = match self.admit(job, deadline).await {
@@ -179,12 +186,23 @@ pub(crate) async fn serve(
         Ok((job, outcome)) => ended(job, outcome),
         Err(error) => eprintln!("a job has panicked: {error}"),
     };
-    loop {
+    // Whether jobs may come, and whether calls may begin.
+    let (mut come, mut begin) = (true, true);
+    while come || !tasks.is_empty() {
         tokio::select! {
             // A task that waits has taken its job out of the channel. With this bound, the rest
             // stays there, and a full channel makes the senders wait.
-            job = jobs.recv(), if tasks.len() < TASKS => {
-                let Some(job) = job else { break };
+            job = jobs.recv(), if come && tasks.len() < TASKS => {
+                let Some(job) = job else {
+                    come = false;
+                    continue;
+                };
+                if !begin {
+                    // It was in the channel at the end.
+                    let closed = Rejected::Closed { permits: 1 };
+                    tell(Ok((job, Outcome::GivenBack(closed))));
+                    continue;
+                }
                 // Before all waits: so it is refused at once, also while the partner is left alone.
                 let Ok(task) = limits.task(&job.tenant) else {
                     tell(Ok((job, Outcome::TenantFull)));
@@ -198,33 +216,27 @@ pub(crate) async fn serve(
                 });
             }
             Some(task) = tasks.join_next() => tell(task),
-            _ = &mut end => {
+            // Also when the channel has ended: its last jobs may still wait.
+            _ = &mut end, if begin => {
                 jobs.close();
+                // Jobs that wait end at once, and calls that are on their way go on.
                 limits.close();
-                break;
+                begin = false;
             }
         }
     }
-    // The calls that are on their way end. After `close`, the jobs that wait end at once.
-    while let Some(task) = tasks.join_next().await {
-        tell(task);
-    }
-    // What was still in the channel.
-    while let Some(job) = jobs.recv().await {
-        let closed = Rejected::Closed { permits: 1 };
-        tell(Ok((job, Outcome::GivenBack(closed))));
-    }
 }
 
-/// Stands for the API of the partner. It denies each call of the tenant `c`.
+/// Stands for the API of the partner. It denies the first call of the tenant `c`.
 #[derive(Clone)]
 struct Example;
 
 impl Partner for Example {
     async fn call(&self, job: &Job) -> Result<Reply, Error> {
         sleep(Duration::from_millis(20)).await;
+        static HAS_DENIED: AtomicBool = AtomicBool::new(false);
         let mut headers = HeaderMap::new();
-        if job.tenant != "c" {
+        if job.tenant != "c" || HAS_DENIED.swap(true, Relaxed) {
             return Ok((StatusCode::OK, headers));
         }
         headers.insert(RETRY_AFTER, 1.into());
@@ -241,8 +253,9 @@ async fn main() {
         for tenant in tenants.into_iter().cycle().take(40).chain(["c"]) {
             let (tenant, created) = (tenant.to_owned(), Instant::now());
             let job = Job { tenant, created };
-            if sender.send(job).await.is_err() {
-                return;
+            // After the end, the channel returns the job.
+            if let Err(returned) = sender.send(job).await {
+                println!("{}: not sent", returned.0.tenant);
             }
         }
     });
@@ -252,6 +265,7 @@ async fn main() {
         Outcome::Failed(error) => println!("{}: {error}", job.tenant),
         Outcome::GivenBack(rejected) => println!("{}: given back: {rejected}", job.tenant),
         Outcome::TenantFull => println!("{}: too many jobs", job.tenant),
+        Outcome::Stale => println!("{}: too old", job.tenant),
     };
     serve(&mut receiver, &limits, &Example, ctrl_c(), tell).await;
 }

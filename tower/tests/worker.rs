@@ -35,6 +35,7 @@ fn count(job: &Job, outcome: &Outcome) {
         Outcome::Answered(_) => "answered",
         Outcome::Failed(_) => "failed",
         Outcome::TenantFull => "tenant_full",
+        Outcome::Stale => "stale",
         Outcome::GivenBack(Rejected::Shed { .. }) => "shed",
         Outcome::GivenBack(Rejected::Deadline { .. }) => "late",
         Outcome::GivenBack(Rejected::Closed { .. }) => "closed",
@@ -204,6 +205,7 @@ async fn a_flood_and_denials_at_once() {
                 Outcome::TenantFull => {
                     assert_eq!((&**tenant, *after), ("flood", Duration::ZERO));
                 }
+                Outcome::Stale => panic!("no job waits for a task"),
                 Outcome::GivenBack(_) => assert!(*after <= PATIENCE, "{after:?}"),
                 Outcome::Answered(_) => assert!(*after <= PATIENCE + partner.takes, "{after:?}"),
                 Outcome::Failed(error) => panic!("{error}"),
@@ -338,6 +340,55 @@ async fn the_end_is_noticed_while_jobs_come_all_the_time() {
     assert_eq!(answered, partner.seen().calls.len());
     assert!(answered <= 1, "{answered}");
     assert_eq!(answered + others, sends.await.unwrap(), "none is lost");
+}
+
+/// No job can come any more, but some still wait for their turns.
+#[tokio::test(start_paused = true)]
+async fn the_end_is_noticed_when_the_channel_has_ended() {
+    let (sender, mut receiver) = mpsc::channel(100);
+    for _ in 0..8 {
+        sender.send(job("a")).await.unwrap();
+    }
+    drop(sender);
+    let (limits, partner, start) = (Limits::new(), Counting::new(50), Instant::now());
+    let mut outcomes = Vec::new();
+    let end = sleep(Duration::from_millis(300));
+    serve(&mut receiver, &limits, &partner, end, |_, outcome| {
+        outcomes.push(outcome);
+    })
+    .await;
+    let closed =
+        |outcome: &&Outcome| matches!(outcome, Outcome::GivenBack(Rejected::Closed { .. }));
+    assert_eq!(outcomes.iter().filter(closed).count(), 6, "{outcomes:?}");
+    assert_eq!((outcomes.len(), partner.seen().calls.len()), (8, 2));
+    assert!(start.elapsed() < Duration::from_millis(310));
+}
+
+/// All permits are there, but it is too late.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_too_old_makes_no_call() {
+    let (limits, partner) = (Limits::new(), Counting::new(50));
+    let old = job("a");
+    sleep(PATIENCE + Duration::from_millis(1)).await;
+    let outcome = limits.run(&partner, &old).await;
+    assert!(matches!(outcome, Outcome::Stale), "{outcome:?}");
+    assert!(partner.seen().calls.is_empty());
+}
+
+/// The bound of the wait is for the jobs of one tenant, too.
+#[tokio::test(start_paused = true)]
+async fn a_burst_of_one_tenant_has_as_many_turns_as_fit_into_the_interval() {
+    let (sender, mut receiver) = mpsc::channel(100);
+    for _ in 0..12 {
+        sender.send(job("a")).await.unwrap();
+    }
+    drop(sender);
+    let (limits, partner) = (Limits::new(), Counting::new(50));
+    let all = ended_of(&mut receiver, &limits, &partner).await;
+    let answered = all
+        .iter()
+        .filter(|(_, outcome, _)| matches!(outcome, Outcome::Answered(_)));
+    assert_eq!(answered.count(), 8, "{all:?}");
 }
 
 /// The 2 s begin when a job is created, also if it was long in the channel.
