@@ -233,8 +233,8 @@ struct Example;
 
 impl Partner for Example {
     async fn call(&self, job: &Job) -> Result<Reply, Error> {
-        sleep(Duration::from_millis(20)).await;
         static HAS_DENIED: AtomicBool = AtomicBool::new(false);
+        sleep(Duration::from_millis(20)).await;
         let mut headers = HeaderMap::new();
         if job.tenant != "c" || HAS_DENIED.swap(true, Relaxed) {
             return Ok((StatusCode::OK, headers));
