@@ -10,11 +10,12 @@
 
 use core::pin::pin;
 use core::time::Duration;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use portcullis_async::{KeyedQueue, QueueKey, Rejected, TokioTimer};
 use portcullis_core::keyed::{ConcurrencyRules, Line, RandomSeed, TokenBucketRules, WithTotal};
-use portcullis_core::{Concurrency, KeyedList, Lease, Rate, TokenBucket};
+use portcullis_core::{Clock, Concurrency, KeyedList, Lease, Rate, Retry, TokenBucket};
 use portcullis_tower::client::{Sending, ServerLimits};
 use reqwest::header::LOCATION;
 use reqwest::redirect::Policy;
@@ -27,15 +28,17 @@ pub(crate) type Error = Box<dyn core::error::Error + Send + Sync>;
 
 /// The limits of each host, in a table, and the limit of all hosts.
 type Limits = (TokenBucketRules, ConcurrencyRules);
-type Hosts = WithTotal<KeyedList<Limits, Box<[Line]>, RandomSeed>, Concurrency>;
-type Places = KeyedQueue<Hosts, TokioTimer>;
+pub(crate) type Hosts = WithTotal<KeyedList<Limits, Box<[Line]>, RandomSeed>, Concurrency>;
+pub(crate) type Places = KeyedQueue<Hosts, TokioTimer>;
 
-/// The pages of one host that can wait, and their longest wait. All of them take 88 minutes.
-const WAITING: u64 = 10_000;
-const TURN: Duration = Duration::from_hours(2);
+/// The most pages of one host that have a task: 10 s times 2 per second.
+pub(crate) const TASKS: usize = 20;
 
-/// The longest wait for a host that asks for time.
-const PATIENCE: Duration = Duration::from_mins(10);
+/// The longest wait before a request, also for a host that asks for time.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(10);
+
+/// The requests to one host that can wait: those that get their turn in that time.
+const WAITING: u64 = 1_200;
 
 /// The most requests for one page: the first, those after redirects, and those after denials.
 pub(crate) const REQUESTS: u32 = 10;
@@ -45,7 +48,7 @@ pub(crate) const REQUESTS: u32 = 10;
 pub(crate) struct Crawler {
     client: Client,
     /// The limits of the crawler itself.
-    places: Arc<Places>,
+    pub(crate) places: Arc<Places>,
     /// What the hosts say in their replies.
     hosts: ServerLimits,
 }
@@ -55,8 +58,8 @@ impl Crawler {
         // By itself, reqwest follows redirects past all limits, and waits for ever.
         let client = client.redirect(Policy::none());
         let client = client.timeout(Duration::from_secs(30)).build()?;
-        // 2 per second, and 30 ms more between two requests: they arrive less evenly than they are
-        // sent.
+        // Two of them arrive within a second at most: (1 s + J) / 2 from one to the next, for a
+        // jitter J of 60 ms.
         let rate = TokenBucket::new(Rate::new(1, Duration::from_millis(530)), 1);
         let host = (rate, Concurrency::new(4));
         // 1,000 hosts can be in use at once.
@@ -68,7 +71,7 @@ impl Crawler {
             client,
             // The hosts count, too. Without slack, no two requests are closer than 530 ms.
             places: places.with_slack(Duration::ZERO).shared(),
-            hosts: hosts.timeout(PATIENCE).build(),
+            hosts: hosts.build(),
         })
     }
 
@@ -77,11 +80,13 @@ impl Crawler {
         &self,
         host: &str,
     ) -> Result<(Lease<QueueKey<&Places>>, Sending), Rejected> {
+        // One deadline for all waits.
+        let deadline = self.places.clock().now() + PATIENCE;
         loop {
             // Waits for the end of a `Retry-After`, and takes nothing.
-            self.hosts.ready(host).await?;
+            self.hosts.ready(host).until(deadline).await?;
             // Waits for the rate of the host, a place of the host and one of all, decided at once.
-            let place = self.places.acquire(host, 1).within(TURN).await?;
+            let place = self.places.acquire(host, 1).until(deadline).await?;
             // The host may have denied a request meanwhile. A request with a place does not wait.
             match self.hosts.acquire(host).within(Duration::ZERO).await {
                 Ok(sending) => return Ok((place, sending)),
@@ -125,6 +130,16 @@ impl Crawler {
         Err(format!("no page after {REQUESTS} redirects and denials, the last of {url}").into())
     }
 
+    /// How long to wait before a page is offered again. `None` if it was no wait that failed, and
+    /// after `close`.
+    pub(crate) fn again(&self, error: &Error) -> Option<Duration> {
+        match error.downcast_ref::<Rejected>()?.retry() {
+            // When a request ends. Nobody knows when.
+            Retry::OnRelease => Some(Duration::from_secs(1)),
+            retry => retry.wait_from(self.places.clock().now()),
+        }
+    }
+
     /// Ends all waits with `Rejected::Closed`. No request is sent any more. Those on their way go
     /// on.
     pub(crate) fn close(&self) {
@@ -140,30 +155,49 @@ enum Reply {
     Denial,
 }
 
-/// Fetches all pages, each in a task of its own. After `end`, waits only for the requests that are
-/// on their way.
+/// Fetches all pages, each in a task of its own, and tells what became of each. After `end`, waits
+/// only for the requests that are on their way.
 pub(crate) async fn crawl(
     crawler: &Crawler,
     urls: impl IntoIterator<Item = Url>,
     end: impl Future,
     mut fetched: impl FnMut(Url, Result<(StatusCode, String), Error>),
 ) {
-    let mut tasks = JoinSet::new();
+    let host = |url: &Url| url.host_str().unwrap_or_default().to_owned();
+    // Those that get a task next, and of each host the number of its tasks and the other pages.
+    let (mut next, mut hosts) = (Vec::new(), HashMap::new());
     for url in urls {
-        let crawler = crawler.clone();
-        tasks.spawn(async move { (url.clone(), crawler.page(url).await) });
+        let (tasks, pages) = hosts.entry(host(&url)).or_insert((0, VecDeque::new()));
+        if *tasks < TASKS {
+            *tasks += 1;
+            next.push(url);
+        } else {
+            pages.push_back(url);
+        }
     }
+    let (mut tasks, mut of_tasks) = (JoinSet::new(), HashMap::new());
     let mut end = pin!(end);
     let mut is_open = true;
     loop {
+        for url in next.drain(..) {
+            let (crawler, page) = (crawler.clone(), url.clone());
+            let task = tasks.spawn(async move { crawler.page(page).await });
+            of_tasks.insert(task.id(), url);
+        }
         tokio::select! {
-            task = tasks.join_next() => match task {
-                Some(task) => {
-                    let (url, page) = task.expect("no task panics");
-                    fetched(url, page);
-                }
-                None => return,
-            },
+            task = tasks.join_next_with_id() => {
+                let (task, page) = match task {
+                    Some(Ok(ended)) => ended,
+                    // The task has panicked. Its page is not lost.
+                    Some(Err(error)) => (error.id(), Err(error.into())),
+                    None => return,
+                };
+                let url = of_tasks.remove(&task).expect("each task has a page");
+                // The next one of the same host, and not of any other.
+                let of_host = hosts.get_mut(&host(&url));
+                next.extend(of_host.and_then(|(_, pages)| pages.pop_front()));
+                fetched(url, page);
+            }
             _ = &mut end, if is_open => {
                 crawler.close();
                 is_open = false;
@@ -179,7 +213,11 @@ async fn main() -> Result<(), Error> {
     let crawler = Crawler::new(Client::builder().user_agent("crawl/0.1"))?;
     crawl(&crawler, urls, ctrl_c(), |url, page| match page {
         Ok((status, body)) => println!("{url}: {status}, {} bytes", body.len()),
-        Err(error) => println!("{url}: {error}"),
+        // It has not been fetched, for whatever reason. Keep its URL.
+        Err(error) => match crawler.again(&error) {
+            Some(wait) => println!("{url}: {error}: again in {wait:?}"),
+            None => println!("{url}: {error}"),
+        },
     })
     .await;
     Ok(())

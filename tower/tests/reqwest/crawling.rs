@@ -9,12 +9,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::http::{HeaderMap, StatusCode};
-use portcullis_async::Rejected;
+use metrics_exporter_prometheus::PrometheusBuilder;
+use portcullis_async::{DefaultLock, KeyedQueue, Rejected, TokioTimer, Waited};
+use portcullis_core::keyed::WithTotal;
+use portcullis_core::{Concurrency, Counted, KeyedList, Rate, TokenBucket};
+use portcullis_tower::client::ServerLimits;
+use reqwest_middleware::reqwest::dns::{Name, Resolve, Resolving};
 use reqwest_middleware::reqwest::{Client, Url};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time;
 
-use crate::crawl::{Crawler, REQUESTS, crawl};
+use crate::crawl::{self, Crawler, Error, PATIENCE, REQUESTS, TASKS, crawl};
 use crate::hosts::{Hosts, SLOW, Seen};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -153,8 +158,11 @@ async fn at_the_end_no_request_begins_and_those_on_their_way_are_waited_for() {
     crawl(&crawler, urls, until_end, |url, page| match page {
         Ok(_) => fetched += 1,
         Err(error) => {
-            let rejected = error.downcast_ref::<Rejected>();
-            assert_eq!(rejected, Some(&Rejected::Closed { permits: 1 }), "{url}");
+            let rejected = error.downcast_ref();
+            assert!(
+                matches!(rejected, Some(Rejected::Closed { .. })),
+                "{url}: {error}"
+            );
             ended += 1;
         }
     })
@@ -234,9 +242,10 @@ async fn no_place_idles_while_a_host_is_left_alone_or_one_request_tries_first() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_is_given_up_at_once_if_its_host_asks_for_more_patience_than_there_is() {
+async fn a_page_is_given_back_at_once_if_its_host_asks_for_more_patience_than_there_is() {
     let start = time::Instant::now();
     let crawler = denied(7_200).await;
+    let mut again = Duration::ZERO;
     for seconds in [0, 4_000, 6_599] {
         let at = Duration::from_secs(seconds);
         time::sleep_until(start + at).await;
@@ -247,12 +256,199 @@ async fn a_page_is_given_up_at_once_if_its_host_asks_for_more_patience_than_ther
             .expect_err("in 10 minutes");
         assert!(matches!(rejected, Rejected::Deadline { .. }), "{rejected}");
         assert_eq!(start.elapsed(), at);
+        again = crawler.again(&rejected.into()).expect("a time");
+        assert_eq!(at + again, Duration::from_hours(2));
     }
-    time::sleep_until(start + Duration::from_secs(6_601)).await;
-    crawler
-        .admit("busy.example")
-        .await
-        .map(drop)
-        .expect("in 599 s");
+    time::sleep(again).await;
+    let admitted = crawler.admit("busy.example").await;
     assert_eq!(start.elapsed(), Duration::from_hours(2));
+    drop(admitted.expect("its host allows it"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_waits_until_its_patience_is_over_for_its_host_and_its_place_together() {
+    let crawler = denied(400).await;
+    let start = time::Instant::now();
+    let mut places = Vec::new();
+    for number in 0..40 {
+        let admitted = crawler.admit(&format!("{number}.example")).await;
+        places.push(admitted.expect("a place"));
+    }
+    // Its host is left alone for 400 s, and no place is free after that.
+    let rejected = crawler.admit("busy.example").await.map(drop);
+    assert!(matches!(rejected, Err(Rejected::Deadline { .. })));
+    assert_eq!(start.elapsed(), PATIENCE);
+    // Nobody knows when a place returns.
+    let error: Error = rejected.expect_err("no place").into();
+    assert_eq!(crawler.again(&error), Some(SECOND));
+    assert_eq!(crawler.again(&"no wait".into()), None);
+    crawler.close();
+    let closed = crawler.admit("busy.example").await.map(drop);
+    let error: Error = closed.expect_err("closed").into();
+    assert_eq!(crawler.again(&error), None);
+}
+
+/// Fetches all pages, and those that were given back once more. Returns those that have failed.
+async fn crawl_again(crawler: &Crawler, mut urls: Vec<Url>) -> Vec<Url> {
+    let mut failed = Vec::new();
+    while !urls.is_empty() {
+        let (mut left, mut wait) = (Vec::new(), Duration::ZERO);
+        crawl(crawler, urls, pending::<()>(), |url, page| {
+            let Err(error) = page else { return };
+            match crawler.again(&error) {
+                Some(time) => {
+                    left.push(url);
+                    wait = wait.max(time);
+                }
+                None => failed.push(url),
+            }
+        })
+        .await;
+        time::sleep(wait).await;
+        urls = left;
+    }
+    failed
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_is_given_back_is_offered_again_when_its_host_allows_it() {
+    let start = time::Instant::now();
+    let crawler = denied(7_200).await;
+    // Nothing listens there: so the request has failed, and is not offered once more.
+    let url: Url = "http://busy.example:1/".parse().expect("a URL");
+    assert_eq!(crawl_again(&crawler, vec![url.clone()]).await, [url]);
+    assert!(start.elapsed() >= Duration::from_hours(2));
+}
+
+#[tokio::test]
+async fn a_host_with_many_pages_has_a_bounded_number_of_tasks_and_loses_no_page() {
+    let hosts = Hosts::serve().await;
+    let crawler = Crawler::new(hosts.client(["6.example", "7.example"])).expect("a client");
+    let of = |name, pages| (0..pages).map(move |_| name);
+    let urls = of("6.example", 3 * TASKS).chain(of("7.example", 2));
+    let urls: Vec<Url> = urls.map(|name| hosts.url(name, "/page")).collect();
+    let mut most = 0;
+    let end = async {
+        let start = Instant::now();
+        while start.elapsed() < 2 * SECOND {
+            most = most.max(crawler.places.counts().waiters);
+            time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let (mut fetched, mut closed) = (HashMap::<String, usize>::new(), 0);
+    crawl(&crawler, urls, end, |url, page| match page {
+        Ok(_) => {
+            let name = url.host_str().expect("a name");
+            *fetched.entry(name.into()).or_default() += 1;
+        }
+        Err(error) => {
+            let rejected = error.downcast_ref();
+            assert!(matches!(rejected, Some(Rejected::Closed { .. })), "{error}");
+            closed += 1;
+        }
+    })
+    .await;
+    assert!((TASKS - 1..=TASKS + 2).contains(&(most as usize)), "{most}");
+    assert_eq!(fetched["7.example"], 2);
+    assert_eq!(fetched["6.example"] + closed, 3 * TASKS);
+}
+
+/// Panics in the task of the page.
+struct Panics;
+
+impl Resolve for Panics {
+    fn resolve(&self, _: Name) -> Resolving {
+        panic!("on purpose")
+    }
+}
+
+#[tokio::test]
+async fn the_page_of_a_task_that_panics_is_not_lost() {
+    let client = Client::builder().no_proxy().dns_resolver(Arc::new(Panics));
+    let crawler = Crawler::new(client).expect("a client");
+    let url: Url = "http://busy.example/".parse().expect("a URL");
+    let mut told = Vec::new();
+    crawl(&crawler, [url.clone()], pending::<()>(), |url, page| {
+        told.push((url, page.expect_err("a panic").to_string()));
+    })
+    .await;
+    let [(page, error)] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert!(*page == url && error.contains("panic"), "{error}");
+}
+
+/// In place of `Places`, for the counts of all requests and the times of all waits.
+type Measured = KeyedQueue<Counted<crawl::Hosts>, TokioTimer, DefaultLock, fn(&Waited)>;
+
+fn measured(limits: crawl::Hosts) -> Measured {
+    let places = KeyedQueue::new(Counted::new(limits), TokioTimer::new(), 1_200);
+    places.with_hook::<fn(&Waited)>(|waited| {
+        metrics::histogram!("wait_seconds").record(waited.time.as_secs_f64());
+    })
+}
+
+/// The type of a hook that captures.
+type Captures = Box<dyn Fn(&Waited) + Send + Sync>;
+
+const _: fn(KeyedQueue<crawl::Hosts, TokioTimer>, Captures) =
+    |places, hook| drop(places.with_hook(hook));
+
+fn gauge(places: &Measured, hosts: &ServerLimits) {
+    metrics::gauge!("pages_waiting").set(places.counts().waiters);
+    let counts = places.table_counts();
+    let used = u32::try_from(counts.held).expect("40 at most");
+    metrics::gauge!("places_used").set(used);
+    metrics::counter!("places_granted").absolute(counts.granted.requests);
+    // `None` if no request to this host has been asked for.
+    if let Some(counts) = hosts.counts("a.example") {
+        metrics::gauge!("waiting_for_a").set(counts.waiters);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_counts_of_the_guide_are_those_of_waits_and_those_of_all_requests() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _recorder = metrics::set_default_local_recorder(&recorder);
+    let rate = TokenBucket::new(Rate::new(1, Duration::from_millis(530)), 1);
+    let limits = KeyedList::for_keys((rate, Concurrency::new(4)), 1_000);
+    let places = measured(WithTotal::new(limits, Concurrency::new(40))).shared();
+    let hosts = ServerLimits::new();
+    assert_eq!(hosts.counts("a.example"), None);
+    hosts.ready("a.example").await.expect("nothing is denied");
+
+    // The first one has its place at once, the second one waits, and the third one is rejected.
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        held.push(places.acquire("a.example", 1).await.expect("a place"));
+    }
+    let late = places.acquire("a.example", 1).within(Duration::ZERO).await;
+    assert!(matches!(late, Err(Rejected::Deadline { .. })));
+    let (waits, all) = (places.counts(), places.table_counts());
+    assert_eq!((waits.granted, waits.late), (1, 1));
+    assert_eq!(
+        (all.granted.requests, all.denied.requests, all.held),
+        (2, 1, 2)
+    );
+    gauge(&places, &hosts);
+    let text = recorder.handle().render();
+    for line in [
+        "pages_waiting 0",
+        "places_used 2",
+        "places_granted 2",
+        "waiting_for_a 0",
+        // The hook sees the wait alone.
+        "wait_seconds_count 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+
+    // A request that the end of the queue rejects is refused.
+    let waiting = Arc::clone(&places);
+    let task = tokio::spawn(async move { waiting.acquire("a.example", 1).await.map(drop) });
+    yield_now().await;
+    places.close();
+    assert!(task.await.expect("no panic").is_err());
+    assert_eq!((places.counts().waiters, places.counts().closed), (0, 1));
+    assert_eq!(places.table_counts().refused.requests, 1);
 }

@@ -19,7 +19,7 @@ use crate::server;
 const LATENCY: Duration = Duration::from_millis(600);
 
 /// How long a page of `slow.example` takes. More than 4 requests would be on their way.
-pub(crate) const SLOW: Duration = Duration::from_secs(3);
+pub(crate) const SLOW: Duration = Duration::from_secs(5);
 
 /// The time that a denial asks for.
 const HOLD: Duration = Duration::from_secs(1);
