@@ -205,11 +205,41 @@ struct Work {
     requests: AtomicU64,
 }
 
+/// What a run of a service under twice its capacity has shown: the goodput as a part of the
+/// capacity, the latency as a multiple of that without a queue, what the service took for a
+/// request, and the same as text.
+struct Figures {
+    goodput: f64,
+    latency: f64,
+    base: Duration,
+    told: String,
+}
+
+impl Figures {
+    fn hold(&self) -> bool {
+        (0.85..1.1).contains(&self.goodput) && self.latency < 2.0
+    }
+}
+
+/// A run in which waits of 50 ms took much longer was disturbed by other programs. It says nothing,
+/// and is repeated.
+#[tokio::test]
+async fn a_service_under_twice_its_capacity_serves_nearly_all_it_can_at_little_latency() {
+    for run in 1.. {
+        let figures = under_twice_its_capacity().await;
+        println!("{}", figures.told);
+        if figures.hold() {
+            return;
+        }
+        let is_disturbed = figures.base > Duration::from_millis(53);
+        assert!(is_disturbed && run < 5, "{}", figures.told);
+    }
+}
+
 /// More connections than the limit has permits, each of which carries one request at a time. All
 /// figures are ratios to what the service itself took for a request, so a slow machine changes
 /// both.
-#[tokio::test]
-async fn a_service_under_twice_its_capacity_serves_nearly_all_it_can_at_little_latency() {
+async fn under_twice_its_capacity() -> Figures {
     let (workers, work) = (Arc::new(Semaphore::new(20)), Arc::new(Work::default()));
     let limit = Arc::new(Adaptive::builder(20).build().unwrap());
     let layer = AdaptiveLayer::builder(Arc::clone(&limit))
@@ -241,14 +271,11 @@ async fn a_service_under_twice_its_capacity_serves_nearly_all_it_can_at_little_l
     let capacity = 20.0 / base.as_secs_f64() * length.as_secs_f64() / 2.0;
     let goodput = f64::from(u32::try_from(served).unwrap()) / capacity;
     let ratio = latency.as_secs_f64() / base.as_secs_f64();
-    let told = limit.explain();
-    println!("goodput {goodput:.3}, latency {ratio:.2} x, {told:?}");
-    assert!(
-        (0.85..1.1).contains(&goodput),
-        "{goodput} of the capacity, {told:?}"
-    );
-    assert!(
-        ratio < 2.0,
-        "{ratio} times the latency without a queue, {told:?}"
-    );
+    let explained = limit.explain();
+    Figures {
+        goodput,
+        latency: ratio,
+        base,
+        told: format!("goodput {goodput:.3}, latency {ratio:.2} x, base {base:?}, {explained:?}"),
+    }
 }
