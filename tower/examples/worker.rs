@@ -10,6 +10,7 @@ use core::pin::pin;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::header::RETRY_AFTER;
@@ -23,8 +24,10 @@ use portcullis_core::{
 };
 use portcullis_tower::client::{Sending, ServerLimits};
 use tokio::signal::ctrl_c;
+#[cfg(unix)]
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 /// The most jobs that have a task: those that run, and those that wait.
@@ -66,6 +69,8 @@ pub(crate) enum Outcome {
     GivenBack(Rejected),
     /// It was too old when it came. It has not been done.
     Stale,
+    /// Its task has panicked: nobody knows whether it was done.
+    Panicked,
     /// Too many jobs of its tenant have a task. It has not been done.
     TenantFull,
 }
@@ -182,10 +187,8 @@ pub(crate) async fn serve(
     // in a turn in which another branch is chosen.
     let mut end = pin!(end);
     let mut tasks = JoinSet::new();
-    let mut tell = |task: Result<_, JoinError>| match task {
-        Ok((job, outcome)) => ended(job, outcome),
-        Err(error) => eprintln!("a job has panicked: {error}"),
-    };
+    // Their jobs: a task that panics does not return its own.
+    let mut running = HashMap::new();
     // Whether jobs may come, and whether calls may begin.
     let (mut come, mut begin) = (true, true);
     while come || !tasks.is_empty() {
@@ -199,23 +202,33 @@ pub(crate) async fn serve(
                 };
                 if !begin {
                     // It was in the channel at the end.
-                    let closed = Rejected::Closed { permits: 1 };
-                    tell(Ok((job, Outcome::GivenBack(closed))));
+                    ended(job, Outcome::GivenBack(Rejected::Closed { permits: 1 }));
                     continue;
                 }
                 // Before all waits: so it is refused at once, also while the partner is left alone.
                 let Ok(task) = limits.task(&job.tenant) else {
-                    tell(Ok((job, Outcome::TenantFull)));
+                    ended(job, Outcome::TenantFull);
                     continue;
                 };
                 let (limits, partner) = (limits.clone(), partner.clone());
-                tasks.spawn(async move {
+                let job = Arc::new(job);
+                let of_task = Arc::clone(&job);
+                let task = tasks.spawn(async move {
                     let _task = task;
-                    let outcome = limits.run(&partner, &job).await;
-                    (job, outcome)
+                    limits.run(&partner, &of_task).await
                 });
+                running.insert(task.id(), job);
             }
-            Some(task) = tasks.join_next() => tell(task),
+            Some(task) = tasks.join_next_with_id() => {
+                let (id, outcome) = match task {
+                    Ok(done) => done,
+                    Err(error) => (error.id(), Outcome::Panicked),
+                };
+                // The task has ended, so nobody else has the job.
+                if let Some(job) = running.remove(&id).and_then(Arc::into_inner) {
+                    ended(job, outcome);
+                }
+            }
             // Also when the channel has ended: its last jobs may still wait.
             _ = &mut end, if begin => {
                 jobs.close();
@@ -266,6 +279,21 @@ async fn main() {
         Outcome::GivenBack(rejected) => println!("{}: given back: {rejected}", job.tenant),
         Outcome::TenantFull => println!("{}: too many jobs", job.tenant),
         Outcome::Stale => println!("{}: too old", job.tenant),
+        Outcome::Panicked => println!("{}: panicked", job.tenant),
     };
-    serve(&mut receiver, &limits, &Example, ctrl_c(), tell).await;
+    serve(&mut receiver, &limits, &Example, stopped(), tell).await;
+}
+
+/// Waits for Ctrl-C, or for SIGTERM, by which containers are stopped.
+async fn stopped() {
+    #[cfg(unix)]
+    {
+        let mut term = signal(SignalKind::terminate()).expect("a signal that can be handled");
+        tokio::select! {
+            _ = ctrl_c() => {}
+            _ = term.recv() => {}
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = ctrl_c().await;
 }

@@ -36,6 +36,7 @@ fn count(job: &Job, outcome: &Outcome) {
         Outcome::Failed(_) => "failed",
         Outcome::TenantFull => "tenant_full",
         Outcome::Stale => "stale",
+        Outcome::Panicked => "panicked",
         Outcome::GivenBack(Rejected::Shed { .. }) => "shed",
         Outcome::GivenBack(Rejected::Deadline { .. }) => "late",
         Outcome::GivenBack(Rejected::Closed { .. }) => "closed",
@@ -205,7 +206,7 @@ async fn a_flood_and_denials_at_once() {
                 Outcome::TenantFull => {
                     assert_eq!((&**tenant, *after), ("flood", Duration::ZERO));
                 }
-                Outcome::Stale => panic!("no job waits for a task"),
+                Outcome::Stale | Outcome::Panicked => panic!("no job waits for a task"),
                 Outcome::GivenBack(_) => assert!(*after <= PATIENCE, "{after:?}"),
                 Outcome::Answered(_) => assert!(*after <= PATIENCE + partner.takes, "{after:?}"),
                 Outcome::Failed(error) => panic!("{error}"),
@@ -362,6 +363,39 @@ async fn the_end_is_noticed_when_the_channel_has_ended() {
     assert_eq!(outcomes.iter().filter(closed).count(), 6, "{outcomes:?}");
     assert_eq!((outcomes.len(), partner.seen().calls.len()), (8, 2));
     assert!(start.elapsed() < Duration::from_millis(310));
+}
+
+/// Panics in each call of the tenant `bad`.
+#[derive(Clone)]
+struct Panicking(Counting);
+
+impl Partner for Panicking {
+    async fn call(&self, job: &Job) -> Result<(StatusCode, HeaderMap), Error> {
+        assert!(job.tenant != "bad", "as the test wants it");
+        self.0.call(job).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_panics_has_an_outcome_too() {
+    let (sender, mut receiver) = mpsc::channel(100);
+    for tenant in ["good", "bad", "good"] {
+        sender.send(job(tenant)).await.unwrap();
+    }
+    drop(sender);
+    let (limits, partner) = (Limits::new(), Panicking(Counting::new(50)));
+    let mut outcomes = Vec::new();
+    let end = pending::<()>();
+    serve(&mut receiver, &limits, &partner, end, |job, outcome| {
+        outcomes.push((job.tenant, matches!(outcome, Outcome::Panicked)));
+    })
+    .await;
+    outcomes.sort();
+    let expected = [("bad", true), ("good", false), ("good", false)];
+    assert_eq!(
+        outcomes,
+        expected.map(|(tenant, is)| (tenant.to_owned(), is))
+    );
 }
 
 /// All permits are there, but it is too late.
