@@ -134,7 +134,7 @@ impl Crawler {
     /// after `close`.
     pub(crate) fn again(&self, error: &Error) -> Option<Duration> {
         match error.downcast_ref::<Rejected>()?.retry() {
-            // When a request ends. Nobody knows when.
+            // A permit returns when another request ends, at a time that is not known.
             Retry::OnRelease => Some(Duration::from_secs(1)),
             retry => retry.wait_from(self.places.clock().now()),
         }

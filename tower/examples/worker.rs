@@ -63,13 +63,13 @@ pub(crate) trait Partner: Clone + Send + Sync + 'static {
 pub(crate) enum Outcome {
     /// The partner has answered, and not with a denial.
     Answered(StatusCode),
-    /// The call has failed: nobody knows whether it was done.
+    /// The call has failed. The partner may have done the job or not.
     Failed(Error),
     /// It has not been done: the partner has seen no call, or has denied it.
     GivenBack(Rejected),
     /// It was too old when it came. It has not been done.
     Stale,
-    /// Its task has panicked: nobody knows whether it was done.
+    /// Its task has panicked. The partner may have done the job or not.
     Panicked,
     /// Too many jobs of its tenant have a task. It has not been done.
     TenantFull,
@@ -224,7 +224,7 @@ pub(crate) async fn serve(
                     Ok(done) => done,
                     Err(error) => (error.id(), Outcome::Panicked),
                 };
-                // The task has ended, so nobody else has the job.
+                // The task has ended and dropped its reference, so this is the last one.
                 if let Some(job) = running.remove(&id).and_then(Arc::into_inner) {
                     ended(job, outcome);
                 }

@@ -66,9 +66,9 @@ use crate::waiting::wait_queue::ask::{earliest, tell_denial};
 /// |---|---|---|
 /// | [`Rejected::QueueFull`](crate::Rejected::QueueFull) | the permits are not available, and the queue is full | wait for [`retry`](crate::Rejected::retry), then retry |
 /// | [`Rejected::Refused`](crate::Rejected::Refused) | the limiter denies for another reason than permits ([`Denied::Refused`]), and the queue is full | wait for `retry`, then retry |
-/// | [`Rejected::Evicted`](crate::Rejected::Evicted) | a newer request took its place | wait for `retry`, then retry |
+/// | [`Rejected::Evicted`](crate::Rejected::Evicted) | the queue was full, and a newer request took its place | retry when `retry` says |
 /// | [`Rejected::Deadline`](crate::Rejected::Deadline) | the deadline is too early | retry with a later deadline |
-/// | [`Rejected::Shed`](crate::Rejected::Shed) | the wait is longer than `with_shedding` allows | retry, later than `retry` |
+/// | [`Rejected::Shed`](crate::Rejected::Shed) | it has waited longer than `with_shedding` allows | retry later than `retry` says: the queue is overloaded |
 /// | [`Rejected::ExceedsCapacity`](crate::Rejected::ExceedsCapacity) | the request exceeds the limit | request fewer permits |
 /// | [`Rejected::Closed`](crate::Rejected::Closed) | the queue is closed | do not retry |
 ///

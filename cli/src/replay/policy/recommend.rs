@@ -27,10 +27,11 @@
 //! **Each rule by itself.** A request that another rule denies takes nothing from this one, so a
 //! limit of another rule that is too low would make this one look too high. So a rule is searched
 //! in replays in which the rules that meet its requests, and are searched too, have no limits. With
-//! their limits it denies no more: if some requests are taken away, each of the others finds at
-//! least as many permits. Rules that end a decision never meet in one, and shadow rules deny
-//! nothing, so those of one kind are searched in the same replays: a [`Group`]. Each rule that goes
-//! on is a group of its own. All groups are replayed in the same passes over the logs.
+//! their limits fewer requests reach it, so it usually denies no more. It may: a window that begins
+//! with a request begins later if that request is denied elsewhere. Rules that end a decision never
+//! meet in one, and shadow rules deny nothing, so those of one kind are searched in the same
+//! replays: a [`Group`]. Each rule that goes on is a group of its own. All groups are replayed in
+//! the same passes over the logs.
 //!
 //! **All rules together.** At the end all proposals are replayed as one policy. What they deny
 //! there is what is reported.
