@@ -185,7 +185,7 @@ impl<R: TableRules<Word = KeyedWord>> KeyedRules for R {}
 /// exceptions, both without effect on the bound. A request that settles a line at the same moment
 /// as another one may find fewer permits, if a thread is paused within a few instructions. And
 /// limits whose burst, debt and staleness cover nearly the whole horizon are not settled: after an
-/// idle time close to a multiple of the [horizon](crate::keyed::TokenBucketRules::horizon), such a
+/// idle time close to a multiple of the [horizon](crate::keyed::TokenBucketRules::timing), such a
 /// key may have fewer permits for as long as the staleness. On targets without 64-bit atomics, all
 /// this holds for idle times of up to 18 years.
 ///

@@ -16,7 +16,10 @@ use core::time::Duration;
 
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
-use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::time::timestamp::Timestamp;
+use crate::time::timing::Timing;
+use crate::word::builder::sealed::Sealed;
+use crate::word::builder::{Builder, Ticks};
 use crate::word::settings::{Setting, SettingsError};
 use crate::word::stamped::Started;
 use crate::word::{AtomicWord, NativeWord, Word, narrow, settings};
@@ -45,7 +48,7 @@ use crate::word::{AtomicWord, NativeWord, Word, narrow, settings};
 /// is never due by `interval` when that newest one would not be.
 ///
 /// **Exact.** Racing calls are counted as if they came one after the other, each once. If the
-/// [tick](Self::tick) is longer than 1 ns, an interval lasts up to two ticks longer.
+/// [tick](Self::timing) is longer than 1 ns, an interval lasts up to two ticks longer.
 ///
 /// **Cost.** A call is one load, one multiplication and one compare-exchange. A call that neither
 /// counts nor is due writes nothing: without `every`, that is each such call after the first `n`.
@@ -53,8 +56,8 @@ use crate::word::{AtomicWord, NativeWord, Word, narrow, settings};
 /// another call was counted. All accesses are `Relaxed`. Interrupt-safe.
 ///
 /// **Horizon.** Only with an interval. Its end wraps in the bits that the count leaves. The bound
-/// holds for every `now` that is at most [`staleness`](Self::staleness) older than the newest one.
-/// After a multiple of the [`horizon`](Self::horizon) without a due call, calls may not be due by
+/// holds for every `now` that is at most [`staleness`](Self::timing) older than the newest one.
+/// After a multiple of the [`horizon`](Self::timing) without a due call, calls may not be due by
 /// the interval, for at most twice the staleness plus one interval; and if a call is due by its
 /// count at such a time, the interval after it may be shorter, once.
 ///
@@ -107,14 +110,11 @@ impl Sometimes {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn builder() -> SometimesBuilder {
-        SometimesBuilder {
+        Builder::new(SometimesSettings {
             first: None,
             every: None,
             interval: None,
-            origin: Timestamp::ZERO,
-            tick: None,
-            staleness: None,
-        }
+        })
     }
 }
 
@@ -184,56 +184,23 @@ impl<W: Word> Sometimes<W> {
         }
     }
 
-    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
-    /// least one second; [`Duration::MAX`] without an interval.
+    /// Returns how time is counted: see [`Timing`]. Without an interval, all durations are
+    /// [`Duration::MAX`].
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::Sometimes;
-    /// let sometimes = Sometimes::builder().interval(Duration::from_secs(1)).build()?;
-    /// assert!(sometimes.staleness() >= Duration::from_secs(1));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub fn staleness(&self) -> Duration {
-        self.span(|started| started.layout.staleness())
-    }
-
-    /// Returns the time without a due call after which the state word repeats; [`Duration::MAX`]
-    /// without an interval. See **Horizon** in the type's documentation.
+    /// let log = Sometimes::builder().interval(Duration::from_secs(1)).build()?;
+    /// assert!(log.timing().staleness >= Duration::from_secs(1));
     ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::Sometimes;
-    /// let sometimes = Sometimes::builder().interval(Duration::from_secs(1)).build()?;
-    /// assert!(sometimes.horizon() > Duration::from_secs(100 * 365 * 86_400));
+    /// let sampled = Sometimes::builder().every(100).build()?;
+    /// assert_eq!(sampled.timing().horizon, Duration::MAX, "it counts no time");
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
-    pub fn horizon(&self) -> Duration {
-        self.span(|started| started.layout.range())
-    }
-
-    /// Returns the tick to which the start of an interval and its length are rounded up;
-    /// [`Duration::MAX`] without an interval.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::Sometimes;
-    /// let sometimes = Sometimes::builder().interval(Duration::from_secs(1)).build()?;
-    /// assert_eq!(sometimes.tick(), Duration::from_nanos(1));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub fn tick(&self) -> Duration {
-        self.span(|_| 1)
-    }
-
-    /// The time of some positions.
-    fn span(&self, positions: impl FnOnce(&Started<W>) -> u64) -> Duration {
+    pub fn timing(&self) -> Timing {
         self.interval
             .as_ref()
-            .map_or(Duration::MAX, |Interval { started, .. }| {
-                let step = u128::from(started.grid.step());
-                saturating_duration(u128::from(positions(started)) * step)
-            })
+            .map_or(Timing::NONE, |interval| interval.started.timing())
     }
 }
 
@@ -248,18 +215,23 @@ impl<W: Word> Sometimes<W> {
 /// assert_eq!(due, [true, true, false, false, true, false, false, false, true]);
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
+pub type SometimesBuilder = Builder<Sometimes>;
+
+/// The settings of a [`Sometimes`] beside its timing.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct SometimesBuilder {
+pub struct SometimesSettings {
     first: Option<u32>,
     every: Option<u32>,
     interval: Option<Duration>,
-    origin: Timestamp,
-    tick: Option<Duration>,
-    staleness: Option<Duration>,
 }
 
-impl SometimesBuilder {
+impl Sealed for Sometimes {
+    type Settings = SometimesSettings;
+}
+
+impl Ticks for Sometimes {}
+
+impl Builder<Sometimes> {
     /// Makes the first `n` calls due, at least 1. Default: 1.
     ///
     /// ```
@@ -270,7 +242,7 @@ impl SometimesBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn first(mut self, n: u32) -> Self {
-        self.first = Some(n);
+        self.settings.first = Some(n);
         self
     }
 
@@ -285,7 +257,7 @@ impl SometimesBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn every(mut self, n: u32) -> Self {
-        self.every = Some(n);
+        self.settings.every = Some(n);
         self
     }
 
@@ -302,74 +274,7 @@ impl SometimesBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn interval(mut self, interval: Duration) -> Self {
-        self.interval = Some(interval);
-        self
-    }
-
-    /// Sets the instant from which ticks and the word are counted. Default: [`Timestamp::ZERO`].
-    ///
-    /// A call before this instant, by up to the staleness, is not due by the interval. If the tick
-    /// is longer than 1 ns, an earlier `now` counts as this instant. Without an interval, it has no
-    /// effect.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Sometimes, Timestamp};
-    /// let boot = Timestamp::from_secs(1_700_000_000);
-    /// let sometimes = Sometimes::builder()
-    ///     .interval(Duration::from_secs(1))
-    ///     .origin(boot)
-    ///     .build_on::<u32>()?;
-    /// assert!(sometimes.is_due_at(boot));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn origin(mut self, origin: Timestamp) -> Self {
-        self.origin = origin;
-        self
-    }
-
-    /// Sets the tick, 1 ns to 292 years: the start of an interval and its length are rounded up to
-    /// whole ticks. Without an interval, it has no effect.
-    ///
-    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... with which a call is due after up to ten
-    /// years without one, at most a hundredth of the interval. If the horizon is then shorter than
-    /// an hour, coarser, up to the interval. With a 32-bit word, the choice starts at about a
-    /// 1,000th of the interval, and ends where at most one in 100,000 of all calls after a rest is
-    /// not due.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::Sometimes;
-    /// let sometimes = Sometimes::builder()
-    ///     .interval(Duration::from_secs(1))
-    ///     .tick(Duration::from_millis(10))
-    ///     .build()?;
-    /// assert_eq!(sometimes.tick(), Duration::from_millis(10));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn tick(mut self, tick: Duration) -> Self {
-        self.tick = Some(tick);
-        self
-    }
-
-    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
-    /// one second. Without an interval, it has no effect.
-    ///
-    /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
-    /// the horizon (with a 32-bit word, a 524,288th), at least a second and at most an hour.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::Sometimes;
-    /// let sometimes = Sometimes::builder()
-    ///     .interval(Duration::from_secs(1))
-    ///     .staleness(Duration::from_secs(60))
-    ///     .build()?;
-    /// assert_eq!(sometimes.staleness(), Duration::from_secs(60));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn staleness(mut self, staleness: Duration) -> Self {
-        self.staleness = Some(staleness);
+        self.settings.interval = Some(interval);
         self
     }
 
@@ -409,21 +314,21 @@ impl SometimesBuilder {
         ///     .every(1_000)
         ///     .interval(Duration::from_secs(1))
         ///     .build_on()?;
-        /// assert_eq!(sometimes.tick(), Duration::from_millis(10));
+        /// assert_eq!(sometimes.timing().tick, Duration::from_millis(10));
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<Sometimes<W>, SettingsError> {
-            if let Some(0) = self.first {
+            if let Some(0) = self.settings.first {
                 return Err(SettingsError::Zero { setting: Setting::First });
             }
-            if let Some(0) = self.every {
+            if let Some(0) = self.settings.every {
                 return Err(SettingsError::Zero { setting: Setting::Every });
             }
-            let first = match self.first {
+            let first = match self.settings.first {
                 Some(n) => n as u64,
                 None => 1,
             };
-            let (round, last) = match self.every {
+            let (round, last) = match self.settings.every {
                 // The first call is due in any case.
                 Some(every) if first == 1 => (0, every as u64 - 1),
                 Some(every) => {
@@ -432,7 +337,7 @@ impl SometimesBuilder {
                 }
                 None => (first, first),
             };
-            let interval = match self.interval {
+            let interval = match self.settings.interval {
                 None if last > W::MASK => return Err(self.beyond(W::MASK)),
                 None => None,
                 Some(interval) => match self.interval_on(interval, last) {
@@ -441,7 +346,7 @@ impl SometimesBuilder {
                 },
             };
             let state = match &interval {
-                Some(interval) => interval.started.nothing_since(self.origin),
+                Some(interval) => interval.started.nothing_since(self.timing.origin),
                 None => 0,
             };
             Ok(Sometimes {
@@ -449,7 +354,7 @@ impl SometimesBuilder {
                 first: narrow(first),
                 round: narrow(round),
                 last: narrow(last),
-                has_rounds: self.every.is_some(),
+                has_rounds: self.settings.every.is_some(),
                 interval,
             })
         }
@@ -465,19 +370,16 @@ impl SometimesBuilder {
             Ok(nanos) => nanos,
             Err(error) => return Err(error),
         };
-        let tick = match self.tick {
-            None => None,
-            Some(tick) => match settings::nanos(tick, Setting::Tick) {
-                Ok(nanos) => Some(nanos),
-                Err(error) => return Err(error),
-            },
+        let tick = match self.timing.tick_nanos() {
+            Ok(nanos) => nanos,
+            Err(error) => return Err(error),
         };
-        let staleness = match settings::staleness_nanos(self.staleness) {
+        let staleness = match self.timing.staleness_nanos() {
             Ok(nanos) => nanos,
             Err(error) => return Err(error),
         };
         let counts = if last == 0 { 1 } else { last };
-        match Started::new(counts, nanos, nanos, tick, staleness, self.origin) {
+        match Started::new(counts, nanos, nanos, tick, staleness, self.timing.origin) {
             Ok(started) => Ok(Interval {
                 length: started.span(nanos),
                 started,
@@ -492,7 +394,7 @@ impl SometimesBuilder {
 
     /// The error if the count needs more than `max`.
     const fn beyond(&self, max: u64) -> SettingsError {
-        let every = match self.every {
+        let every = match self.settings.every {
             Some(every) => every as u64,
             None => {
                 return SettingsError::TooLarge {

@@ -4,3 +4,4 @@ pub(crate) mod grid;
 pub(crate) mod interval;
 pub(crate) mod rate;
 pub(crate) mod timestamp;
+pub(crate) mod timing;

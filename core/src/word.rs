@@ -13,6 +13,7 @@
 //!   bits.
 //! - An atomic has the size and the bit validity of its integer.
 
+pub(crate) mod builder;
 pub(crate) mod hold;
 pub(crate) mod live;
 pub(crate) mod settings;
@@ -164,7 +165,7 @@ word!(KeyedWord, NativeWord::BITS - STATE_AT, u32, AtomicU32, true);
 /// # use portcullis_core::state::{KeyedWord, Word};
 /// let bucket: TokenBucket<KeyedWord> =
 ///     TokenBucket::builder(Rate::per_second(5), 10).build_on()?;
-/// assert_eq!((KeyedWord::BITS, bucket.tick().as_micros()), (43, 1));
+/// assert_eq!((KeyedWord::BITS, bucket.timing().tick.as_micros()), (43, 1));
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]

@@ -86,7 +86,7 @@ fn without_changes_it_answers_as_a_token_bucket_with_the_same_tick_does() {
                 continue;
             };
             let marks = model.landmarks();
-            let staleness = bucket.staleness().min(twin.staleness());
+            let staleness = bucket.timing().staleness.min(twin.timing().staleness);
             let staleness = staleness.as_nanos().min(marks.first.into()) as u64;
             let far = marks.horizon / 4;
             let (mut newest, mut now) = (marks.first, marks.first);
@@ -564,7 +564,13 @@ impl<W: Word> Course<'_, W> {
             tally,
             ..
         } = self;
-        let state = || (bucket.burst(), bucket.available_at(at), bucket.staleness());
+        let state = || {
+            (
+                bucket.burst(),
+                bucket.available_at(at),
+                bucket.timing().staleness,
+            )
+        };
         let before = state();
         let changed = change(bucket, at, next.rate(), next.burst, CARRIES[by]);
         match model.frame.builder(next).build_on::<W>() {
@@ -993,15 +999,27 @@ fn a_rate_may_become_zero_or_unlimited_and_an_ordinary_one_again() {
 fn a_bucket_built_without_a_rate_or_a_limit_accepts_an_ordinary_rate_later() {
     fn check<W: Word>(rate: Rate) {
         let bucket: AdjustableBucket<W> = AdjustableBucket::builder(rate, 20).build_on().unwrap();
-        assert_eq!(bucket.tick(), Duration::from_micros(1));
+        assert_eq!(bucket.timing().tick, Duration::from_micros(1));
         let second = Duration::from_secs(1);
-        assert!(bucket.staleness() >= second, "{:?}", bucket.staleness());
-        assert!(bucket.horizon() >= 3_600 * second, "{:?}", bucket.horizon());
+        assert!(
+            bucket.timing().staleness >= second,
+            "{:?}",
+            bucket.timing().staleness
+        );
+        assert!(
+            bucket.timing().horizon >= 3_600 * second,
+            "{:?}",
+            bucket.timing().horizon
+        );
         bucket
             .adjust_at(millis(500), Rate::per_second(10), 20, Carry::Reset)
             .unwrap();
         assert_eq!(bucket.available_at(millis(500)), 20);
-        assert!(bucket.staleness() >= second, "{:?}", bucket.staleness());
+        assert!(
+            bucket.timing().staleness >= second,
+            "{:?}",
+            bucket.timing().staleness
+        );
     }
     for rate in [Rate::ZERO, Rate::UNLIMITED] {
         check::<u64>(rate);
@@ -1015,7 +1033,10 @@ fn a_staleness_that_does_not_fit_the_word_is_shortened_to_what_fits() {
         .tick(Duration::from_nanos(1))
         .build_on()
         .unwrap();
-    assert_eq!(bucket.staleness(), Duration::from_nanos((1 << 30) - 1));
+    assert_eq!(
+        bucket.timing().staleness,
+        Duration::from_nanos((1 << 30) - 1)
+    );
 }
 
 #[test]
@@ -1166,12 +1187,12 @@ fn a_change_may_be_as_late_as_the_current_settings_allow() {
     fn check<W: Word>(permits: u32, period: Duration, tick: Duration) {
         let settings = AdjustableBucket::builder(Rate::new(permits, period), 1_000).tick(tick);
         let bucket = settings.build_on::<W>().unwrap();
-        let (first, seconds) = (bucket.staleness(), |n| Timestamp::from_secs(n));
+        let (first, seconds) = (bucket.timing().staleness, |n| Timestamp::from_secs(n));
         bucket
             .adjust_at(seconds(0), Rate::per_second(1), 1_000, Carry::Keep)
             .unwrap();
         let late = Duration::from_secs(100);
-        assert!(first < late && late < bucket.staleness());
+        assert!(first < late && late < bucket.timing().staleness);
         bucket.take_at(seconds(1_000), 500).unwrap();
         bucket
             .adjust_at(seconds(900), Rate::per_second(1), 1_000, Carry::Keep)
@@ -1188,14 +1209,14 @@ fn on_32_bits_a_change_that_is_too_stale_for_its_own_settings_is_refused() {
     let settings =
         AdjustableBucket::builder(Rate::per_second(1), 1_000).tick(Duration::from_secs(1));
     let bucket = settings.build_on::<u32>().unwrap();
-    assert!(bucket.staleness() > Duration::from_secs(100));
+    assert!(bucket.timing().staleness > Duration::from_secs(100));
     bucket.take_at(millis(1_000_000), 500).unwrap();
     let before = format!("{bucket:?}");
     let change = |now| bucket.adjust_at(millis(now), Rate::per_second(7_000), 1_000, Carry::Keep);
     assert_eq!(change(900_000), Err(ChangeError::Stale));
     assert_eq!(format!("{bucket:?}"), before);
     assert_eq!(change(999_000), Ok(()));
-    assert!(bucket.staleness() < Duration::from_secs(100));
+    assert!(bucket.timing().staleness < Duration::from_secs(100));
 }
 
 /// Changes a bucket at a time.
@@ -1210,7 +1231,7 @@ fn on_32_bits_a_change_an_addition_and_a_reset_that_are_too_stale_are_refused() 
         .tick(Duration::from_micros(100))
         .staleness(Duration::from_secs(2));
     let bucket = settings.build_on::<u32>().unwrap();
-    let wrap = bucket.horizon().as_secs();
+    let wrap = bucket.timing().horizon.as_secs();
     let secs = |n| Timestamp::from_secs(n);
     let changes: [Change; 3] = [
         |bucket, now| bucket.adjust_at(now, Rate::per_second(1), 10, Carry::Keep),
@@ -1250,7 +1271,7 @@ fn a_late_change_never_owes_permits_that_were_not_owed() {
         bucket
             .adjust_at(millis(now - 55), Rate::per_second(1), 5, Carry::Keep)
             .unwrap();
-        assert!(bucket.staleness() >= Duration::from_mins(1));
+        assert!(bucket.timing().staleness >= Duration::from_mins(1));
         assert!(bucket.take_at(millis(now), 1).is_err());
         let late = bucket.take_at(millis(now - 10_000), 1);
         assert!(late.is_err(), "10 s late, of 60 s, does not look idle");
@@ -1298,7 +1319,7 @@ fn a_bucket_that_refills_in_steps_keeps_them_for_every_period_of_its_rate() {
         bucket
             .adjust_at(millis(0), Rate::per_minute(30), 10, Carry::Keep)
             .unwrap();
-        assert_eq!(bucket.tick(), Duration::from_secs(1));
+        assert_eq!(bucket.timing().tick, Duration::from_secs(1));
         let found = [999, 1_999, 2_000, 3_999, 4_000].map(|now| bucket.available_at(millis(now)));
         assert_eq!(found, [0, 0, 1, 1, 2], "half a permit per second");
     }
@@ -1392,11 +1413,11 @@ fn without_a_limit_any_number_of_permits_is_granted() {
 fn on_64_bits_the_tick_is_a_microsecond_unless_more_is_needed() {
     let (rate, burst) = (Rate::per_second(10), 5);
     assert_eq!(
-        AdjustableBucket::new(rate, burst).tick(),
+        AdjustableBucket::new(rate, burst).timing().tick,
         Duration::from_micros(1)
     );
     assert_eq!(
-        TokenBucket::new(rate, burst).tick(),
+        TokenBucket::new(rate, burst).timing().tick,
         Duration::from_nanos(1)
     );
 }

@@ -163,7 +163,8 @@ fn a_tick_is_no_finer_than_necessary() {
         AdjustableWindow::builder(limit, window)
             .build_on::<W>()
             .unwrap()
-            .tick()
+            .timing()
+            .tick
             .as_nanos()
     }
     assert_eq!(
@@ -185,7 +186,7 @@ fn a_tick_is_no_finer_than_necessary() {
         .tick(Duration::from_nanos(1))
         .build()
         .unwrap();
-    assert_eq!(asked.tick(), Duration::from_nanos(1));
+    assert_eq!(asked.timing().tick, Duration::from_nanos(1));
 }
 
 #[test]
@@ -260,13 +261,13 @@ fn refused_settings_change_nothing() {
 #[test]
 fn a_change_that_is_too_late_is_refused_and_changes_nothing() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
-        let (now, stale) = (at(100_000), limit.staleness());
+        let (now, stale) = (at(100_000), limit.timing().staleness);
         limit.take_at(now, 4).unwrap();
         let before = format!("{limit:?}");
         assert!(before.contains("newest"), "{before}");
         // The current window began at `now`.
         let since = |age: Duration| Timestamp::from_nanos(now.as_nanos() - age.as_nanos() as u64);
-        let too_late = since(stale + 2 * limit.tick());
+        let too_late = since(stale + 2 * limit.timing().tick);
         for carry in CARRIES {
             let outcome = limit.adjust_at(too_late, 100, SECOND, carry);
             assert_eq!(outcome, Err(ChangeError::Stale), "{limit:?}");
@@ -400,7 +401,7 @@ fn on_a_grid_the_current_window_ends_with_that_of_the_new_grid() {
 #[test]
 fn a_started_window_ends_the_new_length_after_its_start_or_within_a_tick() {
     fn check<W: Word>(_: W) {
-        let tick = started::<W>().tick();
+        let tick = started::<W>().timing().tick;
         for (length, end) in [
             (7, at(18)),
             (10, at(21)),
@@ -456,7 +457,7 @@ fn a_late_change_counts_at_the_newest_time_granted() {
                     limit.take_at(at(50), 1).unwrap();
                     limit.take_at(at(59), 2).unwrap();
                 }
-                let within = at(59).saturating_add(ours.tick() / 2);
+                let within = at(59).saturating_add(ours.timing().tick / 2);
                 ours.adjust_at(at(late), 20, length * SECOND, carry)
                     .unwrap();
                 let on_time = if late == 59 { at(59) } else { within };
@@ -525,7 +526,8 @@ fn without_a_change_it_decides_as_a_fixed_window_does() {
             adjustable = adjustable.started_by_first_request();
         }
         let fixed: FixedWindow<W> = builder.build_on().unwrap();
-        let adjustable: AdjustableWindow<W> = adjustable.tick(fixed.tick()).build_on().unwrap();
+        let adjustable: AdjustableWindow<W> =
+            adjustable.tick(fixed.timing().tick).build_on().unwrap();
         let mut draws = Draws::Seeded { state: 7, steps: 0 };
         let mut clock = 3_000_000_000;
         for _ in 0..20_000 {
@@ -772,8 +774,8 @@ fn the_ends_of_time_never_panic() {
             let _ = (
                 limit.idle_at(now),
                 limit.window(),
-                limit.staleness(),
-                limit.horizon(),
+                limit.timing().staleness,
+                limit.timing().horizon,
             );
         }
     }
@@ -789,9 +791,12 @@ fn the_ends_of_time_never_panic() {
 fn after_a_horizon_it_reports_less_than_full_for_no_longer_than_documented() {
     fn check<W: Word>(limit: &AdjustableWindow<W>) {
         limit.take_at(at(1_000), 10).unwrap();
-        let tick = limit.tick().as_nanos() as u64;
-        let horizon = limit.horizon().as_nanos() as u64 + tick;
-        let (stale, longest) = (limit.staleness().as_nanos() as u64, 100_000_000_000 + tick);
+        let tick = limit.timing().tick.as_nanos() as u64;
+        let horizon = limit.timing().horizon.as_nanos() as u64 + tick;
+        let (stale, longest) = (
+            limit.timing().staleness.as_nanos() as u64,
+            100_000_000_000 + tick,
+        );
         // All windows end at 1,010 s, or where that instant wraps; on a grid, with the window that
         // contains it.
         let around = horizon + 1_010_000_000_000;
@@ -851,10 +856,11 @@ fn a_grid_window_in_which_the_word_wraps_grants_no_more_than_its_limit() {
                     .max_limit(7)
                     .max_window(longest)
                     .origin(Timestamp::from_nanos(origin));
-                let by_default = settings.build_on::<W>().unwrap().horizon();
+                let by_default = settings.build_on::<W>().unwrap().timing().horizon;
                 let staleness = (by_default / 256).clamp(SECOND, 3_600 * SECOND);
                 let limit = settings.staleness(staleness).build_on::<W>().unwrap();
-                let horizon = limit.horizon().as_nanos() as u64 + limit.tick().as_nanos() as u64;
+                let horizon = limit.timing().horizon.as_nanos() as u64
+                    + limit.timing().tick.as_nanos() as u64;
                 let start = horizon.saturating_sub(5 * window) + phase * window / 4;
                 let mut granted = [0; 40];
                 let mut largest = 3_u32;
@@ -933,14 +939,14 @@ struct Model {
 
 impl Model {
     fn of<W: Word>(limiter: &AdjustableWindow<W>, origin: u64, started: bool) -> Self {
-        let step = limiter.tick().as_nanos() as u64;
+        let step = limiter.timing().tick.as_nanos() as u64;
         let ticks = |span: Duration| (span.as_nanos() / u128::from(step)).cast_signed();
         Self {
             origin,
             step,
             started,
-            staleness: ticks(limiter.staleness()),
-            range: ticks(limiter.horizon()) + 1,
+            staleness: ticks(limiter.timing().staleness),
+            range: ticks(limiter.timing().horizon) + 1,
             limit: limiter.limit(),
             window: ticks(limiter.window()),
             end: 0,
@@ -1271,7 +1277,7 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
     else {
         return;
     };
-    let step = limiter.tick().as_nanos() as u64;
+    let step = limiter.timing().tick.as_nanos() as u64;
     let ticks = |span: Duration| (span.as_nanos() / u128::from(step)).cast_signed();
     let mut model = Model::of(&limiter, origin, started);
     let mut ledger = Ledger {
@@ -1898,7 +1904,7 @@ fn changes_gain_nothing_where_the_word_has_wrapped() {
         .staleness(Duration::from_secs(2))
         .build_on::<u64>()
         .unwrap();
-    let horizon = limit.horizon().as_nanos() as u64 + 1;
+    let horizon = limit.timing().horizon.as_nanos() as u64 + 1;
     let at = |nanos| Timestamp::from_nanos(horizon.wrapping_add(nanos));
     let change = |now, limit_to, window, carry| {
         let window = Duration::from_nanos(window);
@@ -1926,7 +1932,7 @@ fn changes_of_a_new_window_gain_nothing_where_the_word_wraps() {
         .build_on::<u32>()
         .unwrap();
     // At the beginning of a window, 80 s before the word wraps.
-    let before = limit.horizon().as_millis() as u64 - 80_000;
+    let before = limit.timing().horizon.as_millis() as u64 - 80_000;
     let start = Timestamp::from_millis(before / 400 * 400);
     let at = |millis| start.saturating_add(Duration::from_millis(millis));
     let long = Duration::from_millis(400);

@@ -361,14 +361,14 @@ fn buckets<W: Word>((permits, period): (u32, u64), burst: u64, draws: &mut Draws
             let Ok(limiter) = $limiter else {
                 return Counts::default();
             };
-            let tick = limiter.tick();
+            let tick = limiter.timing().tick;
             let mut reference = Bucket::new(permits, period, burst, tick);
             reference.records_refunds = $is_one_word;
             Subject {
                 name: name($kind, tick),
                 burst: burst as u32,
-                staleness: nanos(limiter.staleness()),
-                horizon: nanos(limiter.horizon()),
+                staleness: nanos(limiter.timing().staleness),
+                horizon: nanos(limiter.timing().horizon),
                 full_after: full_after(tick),
                 limiter: &limiter,
                 is_exact: $is_one_word,
@@ -412,8 +412,8 @@ fn windows<W: Word>((limit, period): (u32, u64), draws: &mut Draws<'_>) -> Count
             Subject {
                 name: format!("{} of {limit} in {length:?}, {} bits", $kind, W::BITS),
                 burst: limit,
-                staleness: nanos(limiter.staleness()),
-                horizon: nanos(limiter.horizon()),
+                staleness: nanos(limiter.timing().staleness),
+                horizon: nanos(limiter.timing().horizon),
                 full_after: $spans * period,
                 limiter: &limiter,
                 is_exact,
@@ -425,7 +425,7 @@ fn windows<W: Word>((limit, period): (u32, u64), draws: &mut Draws<'_>) -> Count
         ($builder:expr) => {
             |_: &_| {
                 let limiter = $builder.build_on::<u64>().unwrap();
-                let horizon = limiter.horizon();
+                let horizon = limiter.timing().horizon;
                 (Wide::new(limiter, horizon), true)
             }
         };
@@ -468,14 +468,14 @@ fn adjustable_bucket((permits, period): (u32, u64), burst: u64, draws: &mut Draw
         return Counts::default();
     };
     let wide = builder
-        .tick(limiter.tick())
-        .staleness(limiter.staleness().min(Duration::from_nanos(DAY)))
+        .tick(limiter.timing().tick)
+        .staleness(limiter.timing().staleness.min(Duration::from_nanos(DAY)))
         .build_on::<u64>()
         .unwrap();
-    if nanos(wide.horizon()) <= END {
+    if nanos(wide.timing().horizon) <= END {
         return Counts::default();
     }
-    let horizon = wide.horizon();
+    let horizon = wide.timing().horizon;
     let mut reference = Wide::new(&wide, horizon);
     let change = |now: u64, draws: &mut Draws<'_>| {
         let carry = draws.one_of(&CARRIES);
@@ -496,9 +496,9 @@ fn adjustable_bucket((permits, period): (u32, u64), burst: u64, draws: &mut Draw
         burst: burst as u32,
         // The least that any settings may have.
         staleness: SECOND,
-        horizon: nanos(limiter.horizon()) / 2,
+        horizon: nanos(limiter.timing().horizon) / 2,
         full_after: nanos(rate_of_burst(permits.div_ceil(2), period, burst))
-            + 2 * nanos(limiter.tick()),
+            + 2 * nanos(limiter.timing().tick),
         limiter: &limiter,
         is_exact: false,
     }
@@ -512,14 +512,14 @@ fn adjustable_window((limit, period): (u32, u64), draws: &mut Draws<'_>) -> Coun
         return Counts::default();
     };
     let wide = builder
-        .tick(limiter.tick())
-        .staleness(limiter.staleness().min(Duration::from_nanos(DAY)))
+        .tick(limiter.timing().tick)
+        .staleness(limiter.timing().staleness.min(Duration::from_nanos(DAY)))
         .build_on::<u64>()
         .unwrap();
-    if nanos(wide.horizon()) <= END {
+    if nanos(wide.timing().horizon) <= END {
         return Counts::default();
     }
-    let horizon = wide.horizon();
+    let horizon = wide.timing().horizon;
     let change = |now: u64, draws: &mut Draws<'_>| {
         let carry = draws.one_of(&CARRIES);
         let next = (
@@ -535,8 +535,8 @@ fn adjustable_window((limit, period): (u32, u64), draws: &mut Draws<'_>) -> Coun
     Subject {
         name: format!("adjustable window of {limit} in {length:?}"),
         burst: limit,
-        staleness: nanos(limiter.staleness()),
-        horizon: nanos(limiter.horizon()) / 2,
+        staleness: nanos(limiter.timing().staleness),
+        horizon: nanos(limiter.timing().horizon) / 2,
         full_after: 2 * period,
         limiter: &limiter,
         is_exact: false,
@@ -552,12 +552,12 @@ fn warming((permits, period): (u32, u64), burst: u64, draws: &mut Draws<'_>) -> 
     let Ok(limiter) = builder.build_on::<u32>() else {
         return Counts::default();
     };
-    let mut reference = Bucket::new(permits, period, burst, limiter.tick());
+    let mut reference = Bucket::new(permits, period, burst, limiter.timing().tick);
     Subject {
         name: format!("warming bucket, {permits} in {period}, burst {burst}"),
         burst: burst as u32,
-        staleness: nanos(limiter.staleness()),
-        horizon: nanos(limiter.horizon()),
+        staleness: nanos(limiter.timing().staleness),
+        horizon: nanos(limiter.timing().horizon),
         full_after: nanos(warm_up) * 3 + nanos(rate_of_burst(permits, period, burst)) * 3,
         limiter: &limiter,
         is_exact: false,

@@ -180,15 +180,15 @@ fn bucket<W: Word>(settings: &Settings, draws: &mut Draws) -> Result<(), Setting
     }
     let bucket = builder.build_on::<W>()?;
     assert!(
-        bucket.staleness() >= Duration::from_secs(1),
+        bucket.timing().staleness >= Duration::from_secs(1),
         "{:?} {settings:?}",
-        bucket.staleness()
+        bucket.timing().staleness
     );
     assert!(
-        bucket.horizon() >= bucket.staleness(),
+        bucket.timing().horizon >= bucket.timing().staleness,
         "{:?} {:?} {settings:?}",
-        bucket.staleness(),
-        bucket.horizon()
+        bucket.timing().staleness,
+        bucket.timing().horizon
     );
     assert_eq!(
         bucket.available_at(settings.origin()),
@@ -200,21 +200,27 @@ fn bucket<W: Word>(settings: &Settings, draws: &mut Draws) -> Result<(), Setting
     // A staleness is rounded up to whole ticks, which are finer in the longer word of a table.
     if settings.staleness > 0 {
         let longest = Duration::from_nanos(u64::MAX / 2);
-        builder = builder.staleness(bucket.staleness().min(longest));
+        builder = builder.staleness(bucket.timing().staleness.min(longest));
     }
     // Steps of 1 ns have no origin.
-    if bucket.tick() == Duration::from_nanos(1) {
+    if bucket.timing().tick == Duration::from_nanos(1) {
         builder = builder.origin(Timestamp::ZERO);
     }
     let mut by_default = TokenBucket::builder(rate, settings.burst);
     // If a setting is the default of this word, that of a table replaces it.
-    let staleness = by_default.tick(bucket.tick()).build_on::<W>()?.staleness();
-    let has_set_staleness = settings.staleness > 0 && staleness != bucket.staleness();
+    let staleness = by_default
+        .tick(bucket.timing().tick)
+        .build_on::<W>()?
+        .timing()
+        .staleness;
+    let has_set_staleness = settings.staleness > 0 && staleness != bucket.timing().staleness;
     if settings.staleness > 0 {
-        by_default = by_default.staleness(bucket.staleness());
+        by_default = by_default.staleness(bucket.timing().staleness);
     }
-    let tick = by_default.build_on::<W>().map(|bucket| bucket.tick());
-    let has_set_tick = (settings.tick > 0 || settings.switch) && tick != Ok(bucket.tick());
+    let tick = by_default
+        .build_on::<W>()
+        .map(|bucket| bucket.timing().tick);
+    let has_set_tick = (settings.tick > 0 || settings.switch) && tick != Ok(bucket.timing().tick);
     if (has_set_staleness || settings.staleness == 0)
         && (has_set_tick || settings.tick == 0 && !settings.switch)
     {
@@ -240,15 +246,21 @@ fn window<W: Word>(settings: &Settings, draws: &mut Draws) -> Result<(), Setting
         builder = builder.started_by_first_request();
     }
     let window = builder.build_on::<W>()?;
-    assert!(window.staleness() >= Duration::from_secs(1) && window.horizon() >= window.staleness());
-    assert!(settings.tick > 0 || window.tick() <= length, "{settings:?}");
+    assert!(
+        window.timing().staleness >= Duration::from_secs(1)
+            && window.timing().horizon >= window.timing().staleness
+    );
+    assert!(
+        settings.tick > 0 || window.timing().tick <= length,
+        "{settings:?}"
+    );
     ask(&window, settings, draws);
 
-    if window.tick() == Duration::from_nanos(1) {
+    if window.timing().tick == Duration::from_nanos(1) {
         builder = builder.origin(Timestamp::ZERO);
     }
     // The length was rounded up to whole ticks.
-    let tick = window.tick().as_nanos() as u64;
+    let tick = window.timing().tick.as_nanos() as u64;
     if settings.switch && !settings.window.is_multiple_of(tick) {
         return Ok(());
     }
@@ -257,13 +269,19 @@ fn window<W: Word>(settings: &Settings, draws: &mut Draws) -> Result<(), Setting
     if settings.switch {
         by_default = by_default.started_by_first_request();
     }
-    let staleness = by_default.tick(window.tick()).build_on::<W>()?.staleness();
-    let has_set_staleness = settings.staleness > 0 && staleness != window.staleness();
+    let staleness = by_default
+        .tick(window.timing().tick)
+        .build_on::<W>()?
+        .timing()
+        .staleness;
+    let has_set_staleness = settings.staleness > 0 && staleness != window.timing().staleness;
     if settings.staleness > 0 {
-        by_default = by_default.staleness(window.staleness());
+        by_default = by_default.staleness(window.timing().staleness);
     }
-    let tick = by_default.build_on::<W>().map(|window| window.tick());
-    let has_set_tick = settings.tick > 0 && settings.switch && tick != Ok(window.tick());
+    let tick = by_default
+        .build_on::<W>()
+        .map(|window| window.timing().tick);
+    let has_set_tick = settings.tick > 0 && settings.switch && tick != Ok(window.timing().tick);
     if (has_set_staleness || settings.staleness == 0)
         && (has_set_tick || settings.tick == 0 || !settings.switch)
     {
@@ -284,7 +302,10 @@ fn segments<W: Word>(settings: &Settings, draws: &mut Draws) -> Result<(), Setti
         builder = builder.strict();
     }
     let window = builder.build_on::<W>()?;
-    assert!(window.staleness() >= Duration::from_secs(1) && window.horizon() >= window.staleness());
+    assert!(
+        window.timing().staleness >= Duration::from_secs(1)
+            && window.timing().horizon >= window.timing().staleness
+    );
     assert_eq!(u64::from(window.segments()), settings.segments);
     ask(&window, settings, draws);
     Ok(())

@@ -109,9 +109,9 @@ fn bucket<W: Word>(permits: u32, period: u64, burst: u64) -> Subject {
     let bucket = TokenBucket::builder(rate, burst).build_on::<W>().unwrap();
     let name = format!(
         "bucket of {permits} in {period} ns, burst {burst}, by {:?}",
-        bucket.tick()
+        bucket.timing().tick
     );
-    let times = [bucket.staleness(), bucket.horizon()];
+    let times = [bucket.timing().staleness, bucket.timing().horizon];
     Subject::new(&name, bucket, times, period.div_ceil(permits.into()))
 }
 
@@ -123,8 +123,8 @@ fn windows<W: Word>(limit: u32, period: u64) -> Vec<Subject> {
         .unwrap();
     let sliding = SlidingWindow::<8>::builder(limit.into(), length, 8);
     let sliding = sliding.build_on::<W>().unwrap();
-    let times = |at: &SlidingWindow<8, W>| [at.staleness(), at.horizon()];
-    let of_window = [window.staleness(), window.horizon()];
+    let times = |at: &SlidingWindow<8, W>| [at.timing().staleness, at.timing().horizon];
+    let of_window = [window.timing().staleness, window.timing().horizon];
     let of_sliding = times(&sliding);
     vec![
         Subject::new(&name("window"), window, of_window, period),
@@ -140,8 +140,8 @@ fn started<W: Word>(limit: u32, period: u64) -> Vec<Subject> {
     let window = window.build_on::<W>().unwrap();
     let cooldown = CooldownWindow::builder(limit.into(), length);
     let cooldown = cooldown.build_on::<W>().unwrap();
-    let of_window = [window.staleness(), window.horizon()];
-    let of_cooldown = [cooldown.staleness(), cooldown.horizon()];
+    let of_window = [window.timing().staleness, window.timing().horizon];
+    let of_cooldown = [cooldown.timing().staleness, cooldown.timing().horizon];
     vec![
         Subject::new(&name("started window"), window, of_window, period),
         Subject::new(&name("cooldown window"), cooldown, of_cooldown, period),
@@ -154,7 +154,7 @@ fn penalty<W: Word>(wait: u64) -> Subject {
         .build_on::<W>()
         .unwrap();
     let penalty = settings.around(Concurrency::new(1));
-    let times = [penalty.staleness(), penalty.horizon()];
+    let times = [penalty.timing().staleness, penalty.timing().horizon];
     Subject::new(&format!("penalty of {wait} ns"), penalty, times, wait)
 }
 
@@ -237,22 +237,22 @@ fn a_part_of_a_narrow_word_denies_at_first_at_most_at_one_in_1_000_of_all_times(
         let bucket = AdjustableBucket::builder(rate, burst)
             .build_on::<u32>()
             .unwrap();
-        let times = [bucket.staleness(), bucket.horizon()];
+        let times = [bucket.timing().staleness, bucket.timing().horizon];
         check("adjustable bucket", Box::new(bucket), times, interval);
         let bucket = SlicedBucket::builder(rate, burst)
             .build_on::<u32>()
             .unwrap();
-        let times = [bucket.staleness(), bucket.horizon()];
+        let times = [bucket.timing().staleness, bucket.timing().horizon];
         check("sliced bucket", Box::new(bucket), times, interval);
         let bucket = StripedBucket::builder(rate, burst)
             .build_on::<4, u32>()
             .unwrap();
-        let times = [bucket.staleness(), bucket.horizon()];
+        let times = [bucket.timing().staleness, bucket.timing().horizon];
         check("striped bucket", Box::new(bucket), times, interval);
         let window = AdjustableWindow::builder(burst, length)
             .build_on::<u32>()
             .unwrap();
-        let times = [window.staleness(), window.horizon()];
+        let times = [window.timing().staleness, window.timing().horizon];
         check("adjustable window", Box::new(window), times, period);
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
@@ -315,7 +315,7 @@ fn a_wide_word_never_denies_within_ten_years_of_rest() {
 fn tick<W: Word>(permits: u32, period: u64) -> u128 {
     let rate = Rate::new(permits, Duration::from_nanos(period));
     let bucket = TokenBucket::builder(rate, 10).build_on::<W>().unwrap();
-    bucket.tick().as_nanos()
+    bucket.timing().tick.as_nanos()
 }
 
 #[test]
@@ -334,8 +334,9 @@ fn a_tick_is_a_nanosecond_where_that_lasts_ten_years_and_else_a_small_part_of_th
         let by_nanoseconds = TokenBucket::builder(rate, 10).tick(Duration::from_nanos(1));
         let by_nanoseconds = by_nanoseconds.build().unwrap();
         let rest = by_nanoseconds
-            .horizon()
-            .saturating_sub(2 * by_nanoseconds.staleness());
+            .timing()
+            .horizon
+            .saturating_sub(2 * by_nanoseconds.timing().staleness);
         let (tick, interval) = (
             tick::<u64>(permits, period),
             u128::from(period / u64::from(permits)),
@@ -380,7 +381,10 @@ fn limits_that_may_deny_within_ten_years_of_rest_are_those_in_the_guides() {
     macro_rules! of {
         ($per_second:literal, $limiter:expr) => {{
             let limiter = $limiter.unwrap();
-            of_a_million([limiter.staleness(), limiter.horizon()], $per_second)
+            of_a_million(
+                [limiter.timing().staleness, limiter.timing().horizon],
+                $per_second,
+            )
         }};
     }
     let per_second = Rate::per_second;
@@ -406,8 +410,9 @@ fn limits_that_may_deny_within_ten_years_of_rest_are_those_in_the_guides() {
         let rate = Rate::new(permits, Duration::from_nanos(period));
         let bucket = TokenBucket::builder(rate, 1).build().unwrap();
         let rest = bucket
-            .horizon()
-            .saturating_sub(bucket.staleness().min(bucket.horizon() / 8));
+            .timing()
+            .horizon
+            .saturating_sub(bucket.timing().staleness.min(bucket.timing().horizon / 8));
         assert!(
             rest > Duration::from_nanos(TEN_YEARS),
             "{permits} in {period}: {rest:?}"
@@ -435,7 +440,7 @@ fn the_staleness_of_a_narrow_word_is_a_small_part_of_its_horizon_but_at_least_a_
     for (permits, period) in limits(&NUMBERS) {
         let rate = Rate::new(permits, Duration::from_nanos(period));
         let bucket = TokenBucket::builder(rate, 10).build_on::<u32>().unwrap();
-        let (late, horizon) = (bucket.staleness(), bucket.horizon());
+        let (late, horizon) = (bucket.timing().staleness, bucket.timing().horizon);
         assert!(late >= Duration::from_secs(1), "{late:?}");
         let years = Duration::from_nanos(TEN_YEARS);
         if horizon < years {
@@ -453,7 +458,7 @@ fn a_burst_of_one_loses_at_most_a_64th_of_a_narrow_words_rate_by_its_tick() {
     for permits in [3, 7, 30, 60, 61, 75, 300, 600] {
         let bucket = TokenBucket::builder(Rate::per_second(permits), 1);
         let bucket = bucket.build_on::<u32>().unwrap();
-        let tick = u64::try_from(bucket.tick().as_nanos()).unwrap();
+        let tick = u64::try_from(bucket.timing().tick.as_nanos()).unwrap();
         let ticks = 10 * SECOND / tick;
         let granted = (1..=ticks)
             .filter(|at| {

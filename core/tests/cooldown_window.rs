@@ -123,7 +123,7 @@ on_both_words!(
 fn the_shortest_wait_ends_with_the_next_tick<W: Word>() {
     let settings = CooldownWindow::builder(1, SECOND).wait(Duration::from_nanos(1));
     let limit: CooldownWindow<W> = settings.build_on().unwrap();
-    let tick = u64::try_from(limit.tick().as_nanos()).unwrap();
+    let tick = u64::try_from(limit.timing().tick.as_nanos()).unwrap();
     assert!(take(&limit, ns(5 * tick)));
     assert!(!take(&limit, ns(5 * tick)));
     assert!(!take(&limit, ns(6 * tick - 1)));
@@ -347,7 +347,11 @@ fn settings_are_refused_by_name<W: Word>() {
 
 #[test]
 fn the_tick_leaves_a_long_horizon_after_the_bits_for_the_wait() {
-    let tick = |wait| limit::<u32>(1_000, SECOND, Some(Duration::from_millis(wait))).tick();
+    let tick = |wait| {
+        limit::<u32>(1_000, SECOND, Some(Duration::from_millis(wait)))
+            .timing()
+            .tick
+    };
     assert_eq!(
         tick(1_000),
         Duration::from_millis(10),
@@ -391,7 +395,7 @@ fn wrapped(wait: Duration) -> (CooldownWindow<u32>, u64) {
         .tick(Duration::from_millis(1));
     let limit: CooldownWindow<u32> = settings.staleness(SECOND).build_on().unwrap();
     assert!(take(&limit, ms(0)));
-    let range = u64::try_from(limit.horizon().as_millis()).unwrap() + 1;
+    let range = u64::try_from(limit.timing().horizon.as_millis()).unwrap() + 1;
     let reach = u64::try_from(wait.max(SECOND).as_millis()).unwrap() + 1;
     // The window ended at 1,000 ms.
     (limit, 1_000 + range - 1_000 - reach)
@@ -560,7 +564,7 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
         return;
     };
     let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-    let step = nanos(limit.tick());
+    let step = nanos(limit.timing().tick);
     let mut model = Model {
         limit: most,
         period: period.div_ceil(step).into(),
@@ -575,9 +579,9 @@ fn trace<W: Word>(draws: &mut Draws<'_>, tally: &mut Tally) {
     };
     let longest = period.max(wait.unwrap_or(0));
     // Only where the word is sure not to have wrapped since.
-    let staleness = nanos(limit.staleness());
+    let staleness = nanos(limit.timing().staleness);
     let margin = 2 * u128::from(staleness) + 2 * u128::from(longest) + 4 * u128::from(step);
-    let near = u64::try_from(limit.horizon().as_nanos() - margin).unwrap_or(u64::MAX);
+    let near = u64::try_from(limit.timing().horizon.as_nanos() - margin).unwrap_or(u64::MAX);
     let (mut now, mut newest) = (draws.magnitude(longest).min(near), 0);
     let mut last: Option<(Receipt, u64, u32)> = None;
     while draws.another_step() {
@@ -684,7 +688,7 @@ fn no_span_holds_more_than_the_bound_after_any_idle_time<W: Word>() {
             settings = settings.wait(Duration::from_nanos(wait));
         }
         let limit: CooldownWindow<W> = settings.build_on().unwrap();
-        let horizon = u64::try_from(limit.horizon().as_nanos()).unwrap_or(u64::MAX);
+        let horizon = u64::try_from(limit.timing().horizon.as_nanos()).unwrap_or(u64::MAX);
         let m = if waits { period.min(wait) } else { period };
         let (mut now, mut newest, mut back, mut grants) = (0u64, 0u64, 0, Vec::new());
         while draws.another_step() {

@@ -193,7 +193,7 @@ fn on_32_bits_the_rate_is_as_exact_where_it_fits() {
         let bucket = TokenBucket::builder(rate, 100)
             .build_on::<u32>()
             .expect("the settings fit");
-        let tick = bucket.tick().as_nanos() as u64;
+        let tick = bucket.timing().tick.as_nanos() as u64;
         let admitted = greedily(&bucket, span, |_, _| {});
         let whole = u128::from(span / tick * tick);
         assert_eq!(

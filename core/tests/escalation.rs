@@ -204,12 +204,12 @@ fn a_late_query_finds_the_hold<W: Word>() {
     drop(limit.try_acquire_at(s(1_000), 5).unwrap());
     assert_eq!(limit.decision_at(s(999)), Some(&Advice::Warn));
     assert_eq!(
-        limit.decision_at(ns(
-            s(1_000).as_nanos() - limit.staleness().as_nanos().min(999_999_999_999) as u64
-        )),
+        limit
+            .decision_at(ns(s(1_000).as_nanos()
+                - limit.timing().staleness.as_nanos().min(999_999_999_999) as u64)),
         Some(&Advice::Warn)
     );
-    assert!(limit.staleness() >= SECOND && limit.horizon() >= 3_600 * SECOND);
+    assert!(limit.timing().staleness >= SECOND && limit.timing().horizon >= 3_600 * SECOND);
 }
 
 fn an_escalation_is_in_use_while_a_hold_is_active<W: Word>() {
@@ -292,7 +292,7 @@ fn agrees_with_a_model_that_never_wraps<W: Word>() {
         let steps = holds.map(|hold| {
             let penalty = Penalty::builder(Duration::from_nanos(hold.max(1)));
             let penalty = penalty.build_on::<W>().unwrap().around(Unlimited);
-            u64::try_from(penalty.tick().as_nanos()).unwrap()
+            u64::try_from(penalty.timing().tick.as_nanos()).unwrap()
         });
         let mut until = [0u64; 3];
         let (mut now, mut newest) = (0u64, 0u64);
@@ -384,7 +384,7 @@ fn without_thresholds_nothing_is_decided() {
         (None, [])
     );
     assert_eq!(
-        (limit.staleness(), limit.horizon()),
+        (limit.timing().staleness, limit.timing().horizon),
         (Duration::MAX, Duration::MAX)
     );
 }

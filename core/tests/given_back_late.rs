@@ -95,7 +95,7 @@ fn an_awkward_rate_accepts_no_receipt_older_than_its_horizon() {
         (Rate::per_minute(999_983), 9_000),
     ] {
         let bucket = AdjustableBucket::builder(rate, burst).build().unwrap();
-        let horizon = bucket.horizon();
+        let horizon = bucket.timing().horizon;
         for age in ages(horizon) {
             let bucket = AdjustableBucket::builder(rate, burst).build().unwrap();
             let receipt = bucket.take_at(at(0), burst as u32).unwrap();

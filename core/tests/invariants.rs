@@ -433,14 +433,14 @@ fn a_stale_timestamp_after_a_whole_horizon_finds_no_idle_window() {
     let fixed: FixedWindow<u32> = FixedWindow::builder(3, second).build_on().unwrap();
     check(
         &fixed,
-        fixed.horizon().as_nanos() as u64,
-        fixed.staleness().as_nanos() as u64,
+        fixed.timing().horizon.as_nanos() as u64,
+        fixed.timing().staleness.as_nanos() as u64,
     );
     let sliding: SlidingWindow<3, u32> =
         SlidingWindow::builder(3, 3 * second, 3).build_on().unwrap();
     check(
         &sliding,
-        sliding.horizon().as_nanos() as u64,
-        sliding.staleness().as_nanos() as u64,
+        sliding.timing().horizon.as_nanos() as u64,
+        sliding.timing().staleness.as_nanos() as u64,
     );
 }

@@ -170,17 +170,17 @@ fn half(horizon: Duration) -> u64 {
 
 fn bucket(rate: Rate, builder: TokenBucketBuilder) -> Case<TokenBucketRules, TokenBucket> {
     let keyed = move || builder.rules().unwrap();
-    let tick = keyed().tick();
+    let tick = keyed().timing().tick;
     // The tick of a stepwise bucket is its period in any case.
     let plain = move || builder.tick(tick).build().unwrap();
-    assert_eq!(plain().tick(), tick);
+    assert_eq!(plain().timing().tick, tick);
     let bound = Bound::Bucket {
         burst: keyed().burst(),
         permits: rate.permits(),
         period: rate.period().as_nanos() as u64,
         tick: tick.as_nanos() as u64,
     };
-    let (name, span) = (format!("{builder:?}"), half(keyed().horizon()));
+    let (name, span) = (format!("{builder:?}"), half(keyed().timing().horizon));
     Case {
         name,
         keyed: Box::new(keyed),
@@ -208,7 +208,7 @@ fn buckets() -> Vec<Case<TokenBucketRules, TokenBucket>> {
 
 fn window(builder: FixedWindowBuilder, bound: Bound) -> Case<FixedWindowRules, FixedWindow> {
     let keyed = move || builder.rules().unwrap();
-    let (name, span) = (format!("{builder:?}"), half(keyed().horizon()));
+    let (name, span) = (format!("{builder:?}"), half(keyed().timing().horizon));
     Case {
         name,
         keyed: Box::new(keyed),
@@ -1253,12 +1253,12 @@ fn a_stale_request_and_a_stale_sweep_forget_no_key_in_use() {
             .rules()
             .unwrap()
     };
-    assert_eq!(second().staleness(), SECOND);
+    assert_eq!(second().timing().staleness, SECOND);
     check(second, 1);
     // At this rate and tick, the word leaves only a second of staleness.
     let high =
         TokenBucket::builder(Rate::per_second(100_003), 200_000).tick(Duration::from_micros(1));
-    assert!(high.rules().unwrap().staleness() < 2 * SECOND);
+    assert!(high.rules().unwrap().timing().staleness < 2 * SECOND);
     check(|| high.rules().unwrap(), 200_000);
     let hour = Duration::from_hours(1);
     check(
@@ -1610,7 +1610,7 @@ fn a_slot_is_forgotten_some_day_for_any_staleness() {
         .tick(Duration::from_nanos(1))
         .rules()
         .unwrap();
-    let horizon = bucket.horizon();
+    let horizon = bucket.timing().horizon;
     let table = Keyed::new(bucket, [Line::new()], seed(0)).with_staleness(horizon);
     for key in 0..7u64 {
         table.key(&key).take_at(secs(1), 1).unwrap();
@@ -1634,7 +1634,7 @@ fn a_windows_slot_is_forgotten_some_day_for_any_staleness() {
     let window = FixedWindow::builder(1_000_000_000, Duration::from_secs(1))
         .rules()
         .unwrap();
-    let horizon = window.horizon();
+    let horizon = window.timing().horizon;
     let table = Keyed::new(window, [Line::new()], seed(0)).with_staleness(horizon);
     for key in 0..7u64 {
         table.key(&key).take_at(secs(1), 1).unwrap();

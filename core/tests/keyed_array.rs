@@ -214,7 +214,7 @@ fn for_each_limiter(what: &mut impl ForEach) {
     what.each(case("token bucket in a wrapper", BUCKET, move || {
         Own(bucket())
     }));
-    let tick = adjustable().tick().as_nanos() as u64;
+    let tick = adjustable().timing().tick.as_nanos() as u64;
     let coarse = Bound::Bucket {
         burst: BURST,
         permits: 2,

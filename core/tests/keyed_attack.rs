@@ -90,7 +90,7 @@ struct Outcome {
 fn attack<S: BuildHasher>(table: &Keyed<TokenBucketRules, Vec<Line>, S>, shares: bool) -> Outcome {
     const PHASE: u64 = KEYS / 20;
     let twin = TokenBucket::builder(Rate::new(1, Duration::from_nanos(EACH)), BURST)
-        .tick(table.rules().tick())
+        .tick(table.rules().timing().tick)
         .build()
         .unwrap();
     // The last one is the honest key's.

@@ -251,7 +251,10 @@ fn keys_are_granted_what_a_bucket_that_never_wraps_grants() {
         let rate_of = Rate::per_second(rate);
         let builder = TokenBucket::builder(rate_of, burst).tick(Duration::from_nanos(tick));
         let rules = builder.staleness(Duration::from_secs(1)).rules().unwrap();
-        let (horizon, full) = (nanos(rules.horizon()), nanos(rules.time_to_fill().unwrap()));
+        let (horizon, full) = (
+            nanos(rules.timing().horizon),
+            nanos(rules.time_to_fill().unwrap()),
+        );
         let table = Keyed::new(rules, vec![Line::new()], Seed::new());
         let mut draws = Draws::Seeded {
             state: seed as u64,
@@ -534,11 +537,11 @@ fn short_lived_limits() -> [(AnyRules, Model, u64); 4] {
         let builder = builder.tick(Duration::from_nanos(tick));
         let rules = builder.staleness(Duration::from_secs(1)).rules().unwrap();
         let model = Model::Bucket(Exact::new(rate.into(), burst, tick));
-        (rules.into(), model, nanos(rules.horizon()))
+        (rules.into(), model, nanos(rules.timing().horizon))
     };
     let builder = FixedWindow::builder(60, Duration::from_micros(10));
     let rules = builder.staleness(Duration::from_secs(1)).rules().unwrap();
-    let horizon = nanos(rules.horizon());
+    let horizon = nanos(rules.timing().horizon);
     [
         bucket(1_000_003, 40, 10_000),
         bucket(999_983, 100, 1_000),

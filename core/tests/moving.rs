@@ -267,7 +267,7 @@ fn a_window_with_a_wait_keeps_its_end_its_count_and_its_wait() {
             assert_eq!(waiting.available_at(before), 0, "{wait:?}");
         }
         // The end of the wait is rounded up to whole ticks.
-        let end = end.saturating_add(3 * waiting.tick());
+        let end = end.saturating_add(3 * waiting.timing().tick);
         assert_eq!(waiting.available_at(end), 20, "{wait:?}");
     }
 }
@@ -362,12 +362,12 @@ proptest! {
         let mut now = at(1_000_000);
         prop_assert!(take(&last, now, taken));
         // The take was in a tick that had begun by then, at most this much earlier.
-        let mut ticks = rules(0).tick();
+        let mut ticks = rules(0).timing().tick;
         let whole_ticks = now.as_nanos() - now.as_nanos() % ticks.as_nanos() as u64;
         for (nth, pause) in pauses.iter().enumerate() {
             now += Duration::from_nanos(*pause);
             let next = rules(nth + 1);
-            ticks += last.rules().tick() + next.tick();
+            ticks += last.rules().timing().tick + next.timing().tick;
             last = moved(&last, next, now);
         }
         let Retry::At(full) = last.key("a").explain_at(now, 1).full_again else {
@@ -401,7 +401,7 @@ fn threads_that_take_while_keys_move_lose_no_count() {
         let burst = bursts[nth as usize];
         // Nothing comes back: all calls are at the same time.
         let rules = bucket(1, 1_000, burst, largest - burst);
-        assert_eq!(now.as_nanos() % rules.tick().as_nanos() as u64, 0);
+        assert_eq!(now.as_nanos() % rules.timing().tick.as_nanos() as u64, 0);
         rules
     };
     let tables: Vec<_> = (0..=MOVES)

@@ -218,9 +218,10 @@ fn the_retry_is_the_longer_of_the_penalty_and_the_limiter<W: Word>() {
 
 fn a_late_request_finds_the_penalty_of_a_newer_denial<W: Word>() {
     let limit = five::<W>();
-    let now = Timestamp::from_secs(10_000).saturating_add(limit.staleness().min(3_600 * SECOND));
+    let now =
+        Timestamp::from_secs(10_000).saturating_add(limit.timing().staleness.min(3_600 * SECOND));
     assert!(take(&limit, now) && !take(&limit, now));
-    let late = ns(now.as_nanos() - nanos(limit.staleness().min(3_600 * SECOND)));
+    let late = ns(now.as_nanos() - nanos(limit.timing().staleness.min(3_600 * SECOND)));
     assert_eq!(
         limit.take_at(late, 1),
         Err(Denied::Penalized {
@@ -360,18 +361,20 @@ fn a_word_that_wraps_denies_once_more_and_not_after_a_grant<W: Word>() {
         // Timestamps do not reach that far.
         return;
     }
-    let lap = |limit: &Penalty<TokenBucket<W>, W>| nanos(limit.horizon()) + nanos(limit.tick());
+    let lap = |limit: &Penalty<TokenBucket<W>, W>| {
+        nanos(limit.timing().horizon) + nanos(limit.timing().tick)
+    };
     let limit = five::<W>();
     assert!(take(&limit, s(10)) && !take(&limit, s(10)));
     let again = ns(s(12).as_nanos() + lap(&limit));
     assert!(limit.is_on_at(again), "idle for a whole horizon");
-    let before = again.as_nanos() - nanos(limit.staleness()) - nanos(5 * SECOND);
+    let before = again.as_nanos() - nanos(limit.timing().staleness) - nanos(5 * SECOND);
     assert!(!limit.is_on_at(ns(before)), "for no longer than documented");
     assert!(!limit.is_on_at(ns(again.as_nanos() + 3_000_000_000)));
 
     let limit = five::<W>();
     assert!(take(&limit, s(10)) && !take(&limit, s(10)));
-    let over = s(15).saturating_add(limit.staleness());
+    let over = s(15).saturating_add(limit.timing().staleness);
     assert!(take(&limit, ns(over.as_nanos() - 1)));
     assert!(
         !format!("{limit:?}").contains("until: 0x0"),
@@ -468,13 +471,13 @@ fn trace<L: Limiter + Debug, W: Word>(
         return;
     };
     let (limit, twin) = (settings.around(new()), new());
-    let tick = nanos(limit.tick());
+    let tick = nanos(limit.timing().tick);
     let step = i128::from(tick);
     let floor = |now: u64| i128::from(now) / step;
     let ceil = |now: u64| (i128::from(now) + step - 1) / step;
-    let staleness = nanos(limit.staleness()).min(1_000_000_000);
+    let staleness = nanos(limit.timing().staleness).min(1_000_000_000);
     let range = 1i128 << W::BITS;
-    let stale = (limit.staleness().as_nanos() / step.cast_unsigned()).cast_signed();
+    let stale = (limit.timing().staleness.as_nanos() / step.cast_unsigned()).cast_signed();
     let near = range - 2 * stale - 2 * i128::from(wait.div_ceil(tick)) - 8;
     // The first instant after the penalty, if any; the end of the window of denials, and the number
     // of denials in it.
@@ -572,7 +575,7 @@ fn trace<L: Limiter + Debug, W: Word>(
             0..=4 => now,
             5..=7 => now + draws.magnitude(length),
             8 | 9 => now + draws.magnitude(length.saturating_mul(4)),
-            10 => now + draws.magnitude(4 * nanos(limit.staleness()).min(100_000_000_000)),
+            10 => now + draws.magnitude(4 * nanos(limit.timing().staleness).min(100_000_000_000)),
             11..=13 => {
                 let end = until.map_or(now, |until| u64::try_from(until * step).unwrap());
                 newest.max(end).saturating_sub(draws.below(2))

@@ -76,26 +76,26 @@ mod on {
                 .staleness(3 * SECOND);
             let bucket = settings.build_on::<W>().unwrap();
             assert_eq!(bucket.rate(), rate);
-            let read = (bucket.burst(), bucket.debt(), bucket.tick());
+            let read = (bucket.burst(), bucket.debt(), bucket.timing().tick);
             assert_eq!(read, (10, 4, MILLI));
             let again = TokenBucket::builder(bucket.rate(), bucket.burst())
                 .debt(bucket.debt())
-                .tick(bucket.tick());
+                .tick(bucket.timing().tick);
             let again = if rate == Rate::ZERO {
-                assert_eq!(bucket.staleness(), Duration::MAX, "nothing comes in");
+                assert_eq!(bucket.timing().staleness, Duration::MAX, "nothing comes in");
                 again.staleness(3 * SECOND)
             } else {
-                assert_eq!(bucket.staleness(), 3 * SECOND);
-                again.staleness(bucket.staleness())
+                assert_eq!(bucket.timing().staleness, 3 * SECOND);
+                again.staleness(bucket.timing().staleness)
             };
             let again = again.build_on::<W>().unwrap();
-            assert_eq!(again.horizon(), bucket.horizon());
+            assert_eq!(again.timing().horizon, bucket.timing().horizon);
             assert_same(&again, &bucket);
         }
         let steps = TokenBucket::builder(Rate::per_minute(30), 60).stepwise();
         let steps = steps.build_on::<W>().unwrap();
         assert_eq!(steps.rate(), Rate::per_minute(30));
-        assert_eq!(steps.tick(), 60 * SECOND, "the period is the step");
+        assert_eq!(steps.timing().tick, 60 * SECOND, "the period is the step");
 
         let unlimited = TokenBucket::builder(Rate::UNLIMITED, 3)
             .debt(2)
@@ -112,12 +112,12 @@ mod on {
             let _slice = bucket.slice_at(NOW, 3).unwrap();
             assert_eq!((bucket.rate(), bucket.burst()), (rate, 10));
             assert_eq!((bucket.sliced(), bucket.max_sliced()), (3, 5));
-            assert_eq!(bucket.tick(), MILLI);
+            assert_eq!(bucket.timing().tick, MILLI);
         }
         let settings = SlicedBucket::builder(Rate::UNLIMITED, 10);
         assert!(settings.build_on::<W>().unwrap().rate().is_unlimited());
         let settings = SlicedBucket::builder(Rate::per_second(9), 10).staleness(3 * SECOND);
-        let staleness = settings.build_on::<W>().unwrap().staleness();
+        let staleness = settings.build_on::<W>().unwrap().timing().staleness;
         assert_eq!(staleness, 3 * SECOND);
     }
 
@@ -128,7 +128,10 @@ mod on {
             .staleness(3 * SECOND);
         let bucket = settings.build_on::<W>().unwrap();
         assert_eq!((bucket.rate(), bucket.burst()), (Rate::per_second(10), 3));
-        assert_eq!((bucket.tick(), bucket.staleness()), (MILLI, 3 * SECOND));
+        assert_eq!(
+            (bucket.timing().tick, bucket.timing().staleness),
+            (MILLI, 3 * SECOND)
+        );
 
         assert!(bucket.try_acquire_at(NOW, 3).is_ok());
         let reserved = bucket.reserve_at(NOW, 2, SECOND).unwrap();
@@ -143,7 +146,10 @@ mod on {
             bucket.adjust_at(NOW, rate, 6, Carry::Keep).unwrap();
             assert_eq!((bucket.rate(), bucket.burst()), (rate, 6));
             assert_eq!((bucket.debt(), bucket.owed_at(NOW)), (5, 0));
-            assert_eq!((bucket.tick(), bucket.staleness()), (MILLI, 3 * SECOND));
+            assert_eq!(
+                (bucket.timing().tick, bucket.timing().staleness),
+                (MILLI, 3 * SECOND)
+            );
         }
         bucket.force_at(NOW, 4).unwrap();
         assert_eq!(bucket.owed_at(NOW), 4);
@@ -159,12 +165,12 @@ mod on {
         let window = settings.build_on::<W>().unwrap();
         assert_eq!((window.limit(), window.window()), (7, 2 * SECOND));
         assert_eq!(
-            (window.tick(), window.staleness()),
+            (window.timing().tick, window.timing().staleness),
             (2 * SECOND, 4 * SECOND)
         );
         assert!(!window.is_started_by_first_request());
         let again = FixedWindow::builder(window.limit(), window.window())
-            .staleness(window.staleness())
+            .staleness(window.timing().staleness)
             .build_on::<W>();
         assert_same(&again.unwrap(), &window);
 
@@ -176,7 +182,7 @@ mod on {
         assert!(window.is_started_by_first_request());
         let again = FixedWindow::builder(window.limit(), window.window())
             .started_by_first_request()
-            .tick(window.tick());
+            .tick(window.timing().tick);
         assert_same(&again.build_on::<W>().unwrap(), &window);
     }
 
@@ -192,8 +198,11 @@ mod on {
                 assert_eq!(window.segment(), length / segments);
                 assert_eq!((window.limit(), window.max_limit()), (5, 9));
                 assert_eq!(window.is_strict(), strict);
-                assert!(window.staleness() >= 4 * SECOND);
-                assert!(window.staleness() <= 4 * SECOND + 2 * length, "{length:?}");
+                assert!(window.timing().staleness >= 4 * SECOND);
+                assert!(
+                    window.timing().staleness <= 4 * SECOND + 2 * length,
+                    "{length:?}"
+                );
                 window.set_limit(2).unwrap();
                 assert_eq!((window.limit(), window.max_limit()), (2, 9));
             }
@@ -211,7 +220,10 @@ mod on {
         assert_eq!(read(), (5, 2 * SECOND));
         let most = (window.max_limit(), window.max_window());
         assert_eq!(most, (9, 4 * SECOND));
-        assert_eq!((window.tick(), window.staleness()), (MILLI, 3 * SECOND));
+        assert_eq!(
+            (window.timing().tick, window.timing().staleness),
+            (MILLI, 3 * SECOND)
+        );
         let longer = Duration::from_micros(2_999_500);
         window.adjust_at(NOW, 8, longer, Carry::Keep).unwrap();
         assert_eq!(read(), (8, 3 * SECOND), "rounded up to the tick");
@@ -235,10 +247,13 @@ mod on {
             let window = settings.build_on::<W>().unwrap();
             assert_eq!((window.limit(), window.period()), (5, 2 * SECOND));
             assert_eq!(window.wait(), read);
-            assert_eq!((window.tick(), window.staleness()), (MILLI, 3 * SECOND));
+            assert_eq!(
+                (window.timing().tick, window.timing().staleness),
+                (MILLI, 3 * SECOND)
+            );
             let again = CooldownWindow::builder(window.limit(), window.period())
-                .tick(window.tick())
-                .staleness(window.staleness());
+                .tick(window.timing().tick)
+                .staleness(window.timing().staleness);
             let again = window.wait().map_or(again, |wait| again.wait(wait));
             assert_same(&again.build_on::<W>().unwrap(), &window);
         }
@@ -258,9 +273,9 @@ mod on {
             .staleness(3 * SECOND);
         let settings: PenaltySettings<W> = plain.build_on().unwrap();
         let penalty = settings.around(Unlimited);
-        assert_eq!((penalty.wait(), penalty.tick()), (6 * MILLI, MILLI));
+        assert_eq!((penalty.wait(), penalty.timing().tick), (6 * MILLI, MILLI));
         assert_eq!((penalty.threshold(), penalty.within()), (1, None));
-        assert_eq!(penalty.staleness(), 3 * SECOND);
+        assert_eq!(penalty.timing().staleness, 3 * SECOND);
         let settings: PenaltySettings<W> = plain.after(3, 10 * SECOND).build_on().unwrap();
         let penalty = settings.around(Unlimited);
         assert_eq!(

@@ -350,8 +350,8 @@ fn a_window_whose_start_was_refunded_is_started_by_the_next_request() {
             };
             // If the start is rounded up, the window may end as the one that was not started would
             // have: a tick earlier.
-            let early = end.saturating_add(limit.tick()) == expected
-                && limit.tick() > Duration::from_nanos(1);
+            let early = end.saturating_add(limit.timing().tick) == expected
+                && limit.timing().tick > Duration::from_nanos(1);
             assert!(
                 end == expected || early,
                 "first at {first} and then at {next}, {tick:?}"
@@ -1135,7 +1135,7 @@ fn check<W: Word>(seed: u64, tally: &mut [Tally; 5]) {
             let Ok(bucket) = builder.build_on::<W>() else {
                 return;
             };
-            let tick = bucket.tick().as_nanos() as u64;
+            let tick = bucket.timing().tick.as_nanos() as u64;
             let promise = BucketPromise {
                 burst: limit,
                 permits,

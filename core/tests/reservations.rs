@@ -930,7 +930,7 @@ fn the_most_stale_timestamp_finds_nothing_in_a_debt_that_was_rounded_up() {
             .reserve_at(at(10), 6, Duration::from_secs(9))
             .unwrap();
         assert_eq!(reserved.due(), at(11));
-        let late = bucket.staleness().as_secs();
+        let late = bucket.timing().staleness.as_secs();
         assert!(late >= 1);
         for seconds in 0..=late {
             assert_eq!(

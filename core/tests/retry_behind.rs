@@ -551,10 +551,10 @@ fn sliding_window<W: Word>() {
         tally.built += 1;
         // A timestamp that is too stale may get a later retry than necessary.
         let nanos_of = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        let late = nanos_of(sliding.staleness()) / 2;
+        let late = nanos_of(sliding.timing().staleness) / 2;
         let times = Times {
             scale: window,
-            jump: nanos_of(sliding.horizon()) / 64,
+            jump: nanos_of(sliding.timing().horizon) / 64,
             late,
         };
         let touch = |limiter: &SlidingWindow<6, W>, (now, n, choice): Step| {

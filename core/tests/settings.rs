@@ -145,7 +145,7 @@ mod zeros {
             let settings = TokenBucket::builder(Rate::ZERO, 5).staleness(SECOND);
             let bucket = settings.build_on::<W>().unwrap();
             assert_eq!(
-                (bucket.staleness(), bucket.horizon()),
+                (bucket.timing().staleness, bucket.timing().horizon),
                 (Duration::MAX, Duration::MAX)
             );
             assert_eq!(bucket.idle_at(Timestamp::MAX), Idle::Now);
@@ -472,7 +472,7 @@ mod bounds {
                     FixedWindow::builder((1 << bits) - 1, nanos(window)).started_by_first_request();
                 if let Ok(limiter) = settings.build_on::<u32>() {
                     assert!(
-                        limiter.tick() <= nanos(window),
+                        limiter.timing().tick <= nanos(window),
                         "{} in {window} ns",
                         limiter.limit()
                     );
@@ -481,7 +481,7 @@ mod bounds {
         }
         let coarse =
             FixedWindow::builder((1 << 25) - 1, nanos(3_000_000_000)).started_by_first_request();
-        assert_eq!(coarse.build_on::<u32>().unwrap().tick(), SECOND);
+        assert_eq!(coarse.build_on::<u32>().unwrap().timing().tick, SECOND);
     }
 }
 
@@ -545,16 +545,19 @@ mod staleness {
     fn is_what_was_requested() {
         let late = Duration::from_millis(1_500);
         let bucket = TokenBucket::builder(Rate::per_second(10), 10).staleness(late);
-        assert_eq!(bucket.build().unwrap().staleness(), late);
-        assert_eq!(bucket.tick(SECOND).build().unwrap().staleness(), 2 * SECOND);
+        assert_eq!(bucket.build().unwrap().timing().staleness, late);
+        assert_eq!(
+            bucket.tick(SECOND).build().unwrap().timing().staleness,
+            2 * SECOND
+        );
         let window = FixedWindow::builder(10, SECOND).staleness(late);
-        assert_eq!(window.build().unwrap().staleness(), 2 * SECOND);
+        assert_eq!(window.build().unwrap().timing().staleness, 2 * SECOND);
         let started = window
             .started_by_first_request()
             .tick(Duration::from_millis(1));
-        assert_eq!(started.build().unwrap().staleness(), late);
+        assert_eq!(started.build().unwrap().timing().staleness, late);
         let sliding = SlidingWindow::<4>::builder(10, SECOND, 4).staleness(late);
-        assert_eq!(sliding.build().unwrap().staleness(), late);
+        assert_eq!(sliding.build().unwrap().timing().staleness, late);
     }
 
     /// Also if the word reaches 292 years, but a sixteenth of it is less than one tick: a coarse
@@ -564,7 +567,11 @@ mod staleness {
         let years = nanos(1 << 60);
         let settings = TokenBucket::builder(Rate::new(500_000_000, years), 5).stepwise();
         let bucket = settings.build_on::<u32>().unwrap();
-        assert!(bucket.staleness() >= years, "{:?}", bucket.staleness());
+        assert!(
+            bucket.timing().staleness >= years,
+            "{:?}",
+            bucket.timing().staleness
+        );
         assert!(
             bucket
                 .try_acquire_at(Timestamp::from_nanos(1 << 60), 5)

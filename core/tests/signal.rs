@@ -436,7 +436,7 @@ mod interrupted {
             let bound = STRIPED_BURST / 2 + NOW.load(Relaxed) * 7 / 10;
             assert!(granted <= bound, "{granted} granted, {bound} at most");
             // None is lost, so that one too many would show. The bucket counts whole ticks.
-            let tick = self.bucket.tick().as_nanos() as u64;
+            let tick = self.bucket.timing().tick.as_nanos() as u64;
             assert!(
                 granted + tick * 7 / 10 + 10 > bound,
                 "{granted} granted of {bound}"

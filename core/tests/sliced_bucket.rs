@@ -300,7 +300,7 @@ impl<W: Word> Trace<'_, W> {
     fn end(mut self) -> i128 {
         self.slices.clear();
         let (full, _, stale, _) = times(self.bucket, self.account.period / self.account.permits);
-        let tick = nanos(self.bucket.tick());
+        let tick = nanos(self.bucket.timing().tick);
         let later = self.clock.max(self.seen) + full + 2 * tick;
         let full_at = |now: u64| self.bucket.available_at(ns(now)) == self.bucket.burst();
         assert!(
@@ -323,8 +323,8 @@ fn times<W: Word>(bucket: &SlicedBucket<W>, per_permit: i128) -> (u64, u64, u64,
     (
         bucket.burst() * per_permit,
         per_permit,
-        bounded(bucket.staleness()),
-        bounded(bucket.horizon()),
+        bounded(bucket.timing().staleness),
+        bounded(bucket.timing().horizon),
     )
 }
 
@@ -343,7 +343,7 @@ fn traces<W: Word>(rate: Rate, burst: u64, count: u64) {
             bucket: &bucket,
             slices: Vec::new(),
             last: None,
-            account: Account::new(rate, bucket.burst(), bucket.tick()),
+            account: Account::new(rate, bucket.burst(), bucket.timing().tick),
             written: 0,
             seen: 0,
             clock: 0,
@@ -454,7 +454,7 @@ fn a_slice_idle_for_horizons_gains_nothing_and_loses_no_permit_permanently() {
             for used in [false, true] {
                 let builder = SlicedBucket::builder(Rate::per_second(1_000), 100);
                 let bucket = builder.build_on::<W>().unwrap();
-                let horizon = nanos(bucket.horizon()).min(u64::MAX / 8);
+                let horizon = nanos(bucket.timing().horizon).min(u64::MAX / 8);
                 let slice = bucket.slice_at(at(1), 40).unwrap();
                 assert_eq!(take(&slice, at(1), 15), 15);
                 let now = 1_000_000 + laps * horizon + horizon / 64 * part;
@@ -470,7 +470,7 @@ fn a_slice_idle_for_horizons_gains_nothing_and_loses_no_permit_permanently() {
                     granted >= 75 || part == 63,
                     "{granted}: {laps} {part} {used}"
                 );
-                let stale = nanos(bucket.staleness()).min(horizon / 16);
+                let stale = nanos(bucket.timing().staleness).min(horizon / 16);
                 assert_eq!(
                     bucket.available_at(ns(now + 2 * stale + 200_000_000)),
                     100,
@@ -490,14 +490,14 @@ fn a_slice_that_cannot_tell_idle_from_late_is_denied_its_permits_with_a_retry() 
         let bucket = SlicedBucket::builder(Rate::per_second(10_000), 4)
             .build_on::<W>()
             .unwrap();
-        let tick = nanos(bucket.tick());
+        let tick = nanos(bucket.timing().tick);
         assert_eq!(take(&bucket, at(1_000), 1), 1);
         let slice = bucket.slice_at(at(1_000), 2).unwrap();
         // The first tick at which the word looks stale.
-        let horizon = nanos(bucket.horizon());
+        let horizon = nanos(bucket.timing().horizon);
         let (mut idle, mut late) = (
             horizon / 2 / tick,
-            (horizon - nanos(bucket.staleness()) / 2) / tick,
+            (horizon - nanos(bucket.timing().staleness) / 2) / tick,
         );
         while late - idle > 1 {
             let middle = idle.midpoint(late);
@@ -826,7 +826,7 @@ fn settings_that_do_not_fit_are_refused_with_a_bound_that_fits() {
 fn without_slices_it_decides_as_a_token_bucket_does() {
     fn check<W: Word>(rate: Rate, burst: u64) {
         let sliced = SlicedBucket::builder(rate, burst).build_on::<W>().unwrap();
-        let tick = sliced.tick();
+        let tick = sliced.timing().tick;
         let plain = TokenBucket::builder(rate, burst)
             .tick(tick)
             .build_on::<W>()

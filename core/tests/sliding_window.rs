@@ -33,7 +33,7 @@ fn window<W: Word>(segments: u32, strict: bool) -> SlidingWindow<5, W> {
         .staleness(Duration::from_secs(STALENESS));
     let settings = if strict { settings.strict() } else { settings };
     let window = settings.build_on().unwrap();
-    assert_eq!(window.horizon(), Duration::from_secs(TURN - 1));
+    assert_eq!(window.timing().horizon, Duration::from_secs(TURN - 1));
     window
 }
 

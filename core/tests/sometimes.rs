@@ -51,7 +51,7 @@ mod checks {
             [0, 1, u64::MAX / MILLI, 0].map(|now| at(&once, now)),
             [true, false, false, false]
         );
-        assert_eq!(once.horizon(), Duration::MAX);
+        assert_eq!(once.timing().horizon, Duration::MAX);
     }
 
     pub(super) fn the_examples_of_x_time_rate_are_due_as_there<W: Word>() {
@@ -271,7 +271,7 @@ fn after_any_idle_time_a_call_is_due_again_soon() {
             .interval(interval)
             .tick(Duration::from_millis(1))
             .staleness(Duration::from_secs(1));
-        let horizon = built::<W>(builder).horizon().as_nanos() as u64 / MILLI;
+        let horizon = built::<W>(builder).timing().horizon.as_nanos() as u64 / MILLI;
         let step = (horizon / 997).max(1);
         let near = (0..5_000).step_by(97).map(|ahead| horizon - 2_500 + ahead);
         let mut delayed = 0;
@@ -288,7 +288,9 @@ fn after_any_idle_time_a_call_is_due_again_soon() {
     }
     check::<u32>();
     assert!(
-        built::<NativeWord>(Sometimes::builder().interval(Duration::from_secs(1))).staleness()
+        built::<NativeWord>(Sometimes::builder().interval(Duration::from_secs(1)))
+            .timing()
+            .staleness
             >= Duration::from_secs(1)
     );
 }

@@ -87,7 +87,7 @@ fn where_permits_are_scarce_it_decides_as_a_token_bucket_does() {
     fn check<W: Word>(rate: Rate, burst: u64) {
         let striped = bucket::<8, W>(rate, burst);
         let plain = TokenBucket::builder(rate, burst)
-            .tick(striped.tick())
+            .tick(striped.timing().tick)
             .build_on::<W>()
             .unwrap();
         let mut draws = seeded(burst);
@@ -151,7 +151,7 @@ fn a_bucket_that_is_drained_holds_nothing_in_stripes_and_decides_as_a_token_buck
         }
         let plain = TokenBucket::builder(rate, 2_000)
             .initial(0)
-            .tick(striped.tick())
+            .tick(striped.timing().tick)
             .build_on::<W>()
             .unwrap();
         let (mut draws, mut clock) = (seeded(7), 0);
@@ -199,8 +199,8 @@ impl<const N: usize, W: Word> Trace<'_, N, W> {
         let years = 20 * 365 * 86_400 * 1_000_000_000;
         let per_permit = u64::try_from(self.account.period / self.account.permits).unwrap() + 1;
         let full = per_permit * self.bucket.burst();
-        let stale = nanos(self.bucket.staleness()).min(years);
-        let horizon = nanos(self.bucket.horizon()).min(years);
+        let stale = nanos(self.bucket.timing().staleness).min(years);
+        let horizon = nanos(self.bucket.timing().horizon).min(years);
         self.clock += match draws.below(12) {
             0 => draws.magnitude(2 * full),
             1 if draws.once_in(3) => draws.within(1, 2) * horizon - draws.magnitude(horizon / 64),
@@ -359,7 +359,7 @@ impl<const N: usize, W: Word> Trace<'_, N, W> {
         let full = u64::try_from(self.account.period / self.account.permits).unwrap() + 1;
         let full = full * self.bucket.burst();
         let later = self.clock.max(self.seen) + 2 * full + 2 * self.account.tick;
-        let stale = nanos(self.bucket.staleness()).min(1 << 60);
+        let stale = nanos(self.bucket.timing().staleness).min(1 << 60);
         let full_at = |now: u64| {
             self.bucket.idle_at(ns(now)).is_idle()
                 && self.bucket.available_at(ns(now)) == self.bucket.burst()
@@ -381,7 +381,7 @@ fn traces<const N: usize, W: Word>(rate: Rate, burst: u64, first: u64, count: u6
         let mut draws = seeded(seed);
         let mut trace = Trace {
             bucket: &bucket,
-            account: Account::new(rate, burst, bucket.tick()),
+            account: Account::new(rate, burst, bucket.timing().tick),
             taken: Vec::new(),
             newest: 0,
             seen: 0,
@@ -522,7 +522,7 @@ fn after_nearly_a_horizon_without_a_call_a_take_decides_as_a_query_before_it() {
         };
         let of_permits = |n: u64| 1_000_000_000 / u64::from(rate) * n;
         let first = start(0);
-        let stale = nanos(first.horizon()) - nanos(first.staleness());
+        let stale = nanos(first.timing().horizon) - nanos(first.timing().staleness);
         let (mut granted, mut denied) = (0, 0);
         for part in 0..8 * burst {
             let now = ns(stale + of_permits(burst) - of_permits(part) / 2);
@@ -746,7 +746,7 @@ fn a_receipt_does_not_become_valid_again_however_many_allotments_its_stripe_has_
         let bucket = bucket::<2, W>(Rate::per_second(100_000), burst.into());
         let [one, other] = [0, 1].map(|index| Stripe::of(&bucket, index));
         let (mut now, mut last) = (at(0), 0);
-        let gap = 900_000.max(nanos(bucket.horizon() * horizons) / others + 1);
+        let gap = 900_000.max(nanos(bucket.timing().horizon * horizons) / others + 1);
         assert_eq!(take(&one, now, 1), 1);
         let n = bucket.held() as u32;
         let early = one.take_at(now, n).unwrap();
@@ -1100,7 +1100,7 @@ fn settings_that_fit_a_token_bucket_fit_and_others_are_refused_alike() {
                 (Ok(striped), Ok(plain)) => {
                     built += 1;
                     assert_eq!((striped.burst(), striped.rate()), (burst, plain.rate()));
-                    assert!(striped.staleness() >= SECOND);
+                    assert!(striped.timing().staleness >= SECOND);
                     assert_eq!(striped.available_at(at(0)), burst);
                     let _ = striped.take_at(at(0), 1);
                     lends += u64::from(striped.held() > 0);

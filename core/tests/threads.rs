@@ -236,7 +236,7 @@ fn token_bucket(time: Duration) {
             let narrow = builder.build_on::<u32>().unwrap();
             let admissions = hammer(&narrow, 3.min(burst), time / 3);
             // In whole ticks: a window of time may touch one more.
-            let tick = narrow.tick().as_nanos() as u64;
+            let tick = narrow.timing().tick.as_nanos() as u64;
             let rounded = admissions.iter().map(|&admission| Admission {
                 earliest: admission.earliest / tick * tick,
                 latest: admission.latest / tick * tick,

@@ -152,7 +152,7 @@ fn a_cold_bucket_keeps_to_the_line_of_its_warm_up() {
             let Ok(limit) = builder.build_on::<W>() else {
                 continue;
             };
-            let tick = limit.tick().as_nanos();
+            let tick = limit.timing().tick.as_nanos();
             let (permits, cold) = (u128::from(permits), u128::from(cold));
             let (period, warm_up) = (u128::from(period), u128::from(warm_up));
             // M, times (1 + c) * period.
@@ -373,11 +373,11 @@ fn the_default_tick_gives_the_documented_horizon() {
     let day = 86_400;
     for (per_second, warm_up) in [(10_000, 10), (1, 100_000), (1_000, 1), (5, 4)] {
         let limit = WarmingBucket::new(Rate::per_second(per_second), 1, secs(warm_up));
-        assert!(limit.horizon() >= secs(30 * day), "{limit:?}");
+        assert!(limit.timing().horizon >= secs(30 * day), "{limit:?}");
     }
     for (per_second, minutes) in [(9_973, 14), (1_000_000, 45)] {
         let limit = WarmingBucket::new(Rate::per_second(per_second), 1, secs(10));
-        assert_eq!(limit.horizon().as_secs() / 60, minutes, "{limit:?}");
+        assert_eq!(limit.timing().horizon.as_secs() / 60, minutes, "{limit:?}");
     }
 }
 
@@ -470,8 +470,14 @@ fn a_bound_that_the_builder_names_fits() {
                 }
                 match builder.build_on::<W>() {
                     Ok(limit) => {
-                        assert!(limit.staleness() >= Duration::from_secs(1), "{limit:?}");
-                        assert!(limit.horizon() >= 4 * limit.staleness(), "{limit:?}");
+                        assert!(
+                            limit.timing().staleness >= Duration::from_secs(1),
+                            "{limit:?}"
+                        );
+                        assert!(
+                            limit.timing().horizon >= 4 * limit.timing().staleness,
+                            "{limit:?}"
+                        );
                         for _ in 0..4 {
                             let now = Timestamp::from_nanos(draws.any());
                             assert!(limit.available_at(now) <= burst);

@@ -226,7 +226,7 @@ impl<W: Word> Bound for Bucket<W> {
 
     fn check(&self, events: &[Event]) -> Result<(), String> {
         let rate = Rate::new(self.terms.permits, Duration::from_nanos(self.terms.period));
-        let tick = self.bucket.tick().as_nanos() as u64;
+        let tick = self.bucket.timing().tick.as_nanos() as u64;
         check_bucket(
             &Settings {
                 sets: &[(rate, self.terms.burst)],
@@ -247,7 +247,7 @@ impl<W: Word> Bound for Adjustable<W> {
     const CHANGES_IN_TICK: usize = changes_in_tick::<W>();
 
     fn check(&self, events: &[Event]) -> Result<(), String> {
-        let tick = self.bucket.tick().as_nanos() as u64;
+        let tick = self.bucket.timing().tick.as_nanos() as u64;
         check_bucket(
             &Settings {
                 sets: &self.sets,
@@ -288,7 +288,7 @@ impl<W: Word> Bound for Sliced<W> {
 
     fn check(&self, events: &[Event]) -> Result<(), String> {
         let rate = Rate::new(self.terms.permits, Duration::from_nanos(self.terms.period));
-        let tick = self.bucket.tick().as_nanos() as u64;
+        let tick = self.bucket.timing().tick.as_nanos() as u64;
         check_bucket(
             &Settings {
                 sets: &[(rate, self.terms.burst)],
@@ -393,7 +393,7 @@ impl<W: Word> Bound for Cooldown<W> {
         check_spans(events, 2 * self.terms.limit, |from| {
             from.saturating_add(apart)
         })?;
-        let (Some(wait), horizon) = (self.wait, self.window.horizon().as_nanos()) else {
+        let (Some(wait), horizon) = (self.wait, self.window.timing().horizon.as_nanos()) else {
             return Ok(());
         };
         let (mut newest, mut until) = (self.terms.origin, None);
@@ -424,7 +424,7 @@ impl<W: Word> Bound for Changing<W> {
     const CHANGES_IN_TICK: usize = changes_in_tick::<W>();
 
     fn check(&self, events: &[Event]) -> Result<(), String> {
-        let tick = self.window.tick().as_nanos() as u64;
+        let tick = self.window.timing().tick.as_nanos() as u64;
         let origin = self.terms.origin;
         if self.terms.started {
             return self.check_started(events);

@@ -250,7 +250,7 @@ impl ShareLimiter {
 
     /// Returns whether the limiter can have the settings of a pool.
     pub(crate) fn check(&self, pool: &Pool, now: Timestamp) -> Result<(), SettingsError> {
-        fits(pool, self.bucket.bucket().tick(), now).map(|_| ())
+        fits(pool, self.bucket.bucket().timing().tick, now).map(|_| ())
     }
 }
 
@@ -259,7 +259,7 @@ fn fits(pool: &Pool, tick: Duration, now: Timestamp) -> Result<Duration, Setting
     let mut shortest = Duration::MAX;
     for partitions in 0..=pool.partitions() {
         let terms = Terms::of(pool, partitions, pool.reserved(), NO_END);
-        shortest = shortest.min(terms.build(tick, now)?.horizon());
+        shortest = shortest.min(terms.build(tick, now)?.timing().horizon);
     }
     Ok(shortest)
 }

@@ -104,7 +104,7 @@ fn a_bucket_replenishes_from_the_newest_of_two_racing_timestamps<W: Word>() {
 fn racing_takes_find_a_bucket_full_after_most_of_a_horizon_idle<W: Word>() {
     explore(|| {
         let limit = Arc::new(bucket::<W>(1));
-        let quarter = u64::try_from(limit.horizon().as_nanos() / 4).unwrap();
+        let quarter = u64::try_from(limit.timing().horizon.as_nanos() / 4).unwrap();
         let now = Timestamp::from_nanos(quarter * 3);
         let older = Timestamp::from_nanos(now.as_nanos() - 500_000_000);
         let a = spawn(&limit, move |limit| take(limit, now, 1));

@@ -649,7 +649,7 @@ impl Limit {
             let rules = bucket(owed.checked_add(more)?).tick(tick).rules();
             rules.ok()
         };
-        let by_default = |owed: u64| with_room(owed, bucket(owed).rules().ok()?.tick());
+        let by_default = |owed: u64| with_room(owed, bucket(owed).rules().ok()?.timing().tick);
         let longest = u64::try_from(period.as_nanos() / u128::from(count.max(1))).ok()?;
         let ticks = (11..19).map(|power| 10_u64.pow(power));
         let mut ticks = ticks.take_while(|&tick| tick <= longest);

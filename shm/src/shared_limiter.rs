@@ -85,8 +85,8 @@ impl Described for TokenBucket {
              staleness {:?}",
             self.burst(),
             self.debt(),
-            self.tick(),
-            self.staleness()
+            self.timing().tick,
+            self.timing().staleness
         )
     }
 
@@ -101,9 +101,9 @@ impl Described for TokenBucket {
             nanos(rate.period()),
             burst,
             self.debt(),
-            nanos(self.tick()),
-            nanos(self.staleness()),
-            self.origin().as_nanos(),
+            nanos(self.timing().tick),
+            nanos(self.timing().staleness),
+            self.timing().origin.as_nanos(),
         ]);
         words
     }
@@ -168,8 +168,8 @@ impl Described for FixedWindow {
             "fixed window, limit {}, window {:?} {start}, tick {:?}, staleness {:?}",
             self.limit(),
             self.window(),
-            self.tick(),
-            self.staleness()
+            self.timing().tick,
+            self.timing().staleness
         )
     }
 
@@ -181,9 +181,9 @@ impl Described for FixedWindow {
             nanos(self.window()),
             self.is_started_by_first_request().into(),
             self.max_limit(),
-            nanos(self.tick()),
-            nanos(self.staleness()),
-            self.origin().as_nanos(),
+            nanos(self.timing().tick),
+            nanos(self.timing().staleness),
+            self.timing().origin.as_nanos(),
         ]);
         words
     }

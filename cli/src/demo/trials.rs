@@ -166,7 +166,7 @@ fn keyed_bucket(hammer: &Hammer, progress: &Progress) -> Verdict {
     let ask = |key, now| users.key(KEYS[key]).try_acquire_at(now, 1).is_ok();
     let records: [_; KEYS.len()] = hammer.admissions(progress, ask);
     // The slot of a key has fewer bits than a limiter of its own, so it counts in coarser ticks.
-    let tick = users.rules().tick().as_nanos() as u64;
+    let tick = users.rules().timing().tick.as_nanos() as u64;
     let allowed = |from, to| 100 + (to / tick - from / tick) * tick * 1_000 / SECOND;
     let [first, others @ ..] = records.map(|records| bound::spans(records, allowed));
     others.into_iter().fold(first, Verdict::or)

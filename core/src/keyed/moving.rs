@@ -106,7 +106,7 @@ impl<R: KeyedRules, M: AsRef<[Line]>, S: BuildHasher> Keyed<R, M, S> {
     /// - If more permits are taken from a token bucket than its new burst, the bucket owes the
     ///   rest, as far as its [debt](crate::builder::TokenBucketBuilder::debt) allows. What is
     ///   beyond the debt is forgotten.
-    /// - A token bucket counts in whole [ticks](crate::keyed::TokenBucketRules::tick). So a move
+    /// - A token bucket counts in whole [ticks](crate::keyed::TokenBucketRules::timing). So a move
     ///   may delay the permits that come back by up to one tick of each table. Rounding grants none
     ///   early. If the rate is raised in the middle of a tick of this table, the part of the tick
     ///   before `now` counts at the old rate.

@@ -51,6 +51,9 @@ use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
 use crate::time::rate::Rate;
 use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::time::timing::Timing;
+use crate::word::builder::sealed::Sealed;
+use crate::word::builder::{Builder, Ticks};
 use crate::word::live::{Carry, ChangeError, LONGEST_STALENESS, Live, Noted, When};
 use crate::word::settings::SettingsError;
 use crate::word::{AtomicWord, NativeWord, Word};
@@ -62,7 +65,7 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// change settles what was replenished before it at the old rate, to the fraction of a permit.
 ///
 /// **Bound.** Any span of time `t` admits at most `burst + rate * t` permits, as for a token
-/// bucket. If the [tick](Self::tick) is longer than 1 ns, time counts in whole ticks. Rate and
+/// bucket. If the [tick](Self::timing) is longer than 1 ns, time counts in whole ticks. Rate and
 /// burst are those in force at each moment, and each change may add what its [`Carry`] adds.
 ///
 /// - Repeated changes at one instant gain nothing. The permits granted and not yet replenished, and
@@ -80,7 +83,7 @@ use crate::word::{AtomicWord, NativeWord, Word};
 ///   reservation keeps its instant when the settings change. So after a change the bound is
 ///   exceeded by at most the permits that were reserved and not yet due.
 ///
-/// **Cost.** A grant is one compare-exchange. The first grant in each [tick](Self::tick) needs a
+/// **Cost.** A grant is one compare-exchange. The first grant in each [tick](Self::timing) needs a
 /// second one, which records the newest time. A grant costs at most 1.5 times as much as a token
 /// bucket's if many calls share a tick, and about twice as much if each call has a new tick. A
 /// denial writes nothing and reads the word twice.
@@ -89,7 +92,7 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// addition, a reset or a refund. While another call does so, a refund returns no permits (they
 /// return by time), and the others fail with [`ChangeError::Busy`]. The word distinguishes 64
 /// changes, or 4 with 32 bits. If more than three quarters of that number come within twice the
-/// [`staleness`](Self::staleness), then for that long:
+/// [`staleness`](Self::timing), then for that long:
 ///
 /// - each decision costs two more atomic writes;
 /// - a change fails with `Busy` while a call is in the middle of a decision that it began about
@@ -101,7 +104,7 @@ use crate::word::{AtomicWord, NativeWord, Word};
 /// builder chooses a [tick](AdjustableBucketBuilder::tick) with a long horizon. With 64 bits it is
 /// over ten years at most rates, and 52 days at 997 permits per second. A change of the
 /// settings keeps the tick, even that of a stepwise bucket. A receipt older than about half the
-/// [`horizon`](Self::horizon) is worth nothing.
+/// [`horizon`](Self::timing) is worth nothing.
 ///
 /// Source: the reservations of golang.org/x/time/rate, corrected, and the configuration replacement
 /// of bucket4j.
@@ -232,7 +235,7 @@ impl AdjustableBucket {
     pub const fn builder(rate: Rate, burst: u64) -> AdjustableBucketBuilder {
         let mut settings = BucketSettings::new(rate, burst);
         settings.terms.adjustable = Some(LONGEST_STALENESS);
-        AdjustableBucketBuilder { settings }
+        Builder::new(settings)
     }
 }
 
@@ -483,10 +486,10 @@ impl<W: Word> AdjustableBucket<W> {
     ///
     /// - [`ChangeError::Busy`] if another call is making a change, an addition, a reset or a
     ///   refund; or if the word cannot distinguish one more addition, reset or refund at this
-    ///   [tick](Self::tick). It distinguishes 3 with 32 bits, and 15 with 64; fewer if settings
+    ///   [tick](Self::timing). It distinguishes 3 with 32 bits, and 15 with 64; fewer if settings
     ///   were changed as well.
     /// - [`ChangeError::Stale`], with 32 bits, if `now` is older than the newest time by more than
-    ///   the [staleness](Self::staleness).
+    ///   the [staleness](Self::timing).
     ///
     /// On an error, nothing changes.
     ///
@@ -649,50 +652,23 @@ impl<W: Word> AdjustableBucket<W> {
         self.see(|lattice, _| lattice.burst)
     }
 
-    /// Returns the tick: the bucket counts time in whole ticks.
+    /// Returns how the bucket counts time: see [`Timing`].
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{AdjustableBucket, Rate};
-    /// assert_eq!(
-    ///     AdjustableBucket::new(Rate::per_second(5), 10).tick(),
-    ///     Duration::from_micros(1)
-    /// );
+    /// let bucket = AdjustableBucket::new(Rate::per_second(5), 10);
+    /// let timing = bucket.timing();
+    /// assert_eq!(timing.tick, Duration::from_micros(1));
+    /// assert_eq!(timing.staleness, Duration::from_secs(3_600));
+    /// assert!(timing.horizon > Duration::from_secs(365 * 86_400));
     /// ```
-    pub fn tick(&self) -> Duration {
-        Duration::from_nanos(self.ticks.step())
-    }
-
-    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
-    /// least one second.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{AdjustableBucket, Rate};
-    /// assert_eq!(
-    ///     AdjustableBucket::new(Rate::per_second(5), 10).staleness(),
-    ///     Duration::from_secs(3_600)
-    /// );
-    /// ```
-    pub fn staleness(&self) -> Duration {
-        let ticks = self.live.read(|word| self.live.setting(word, LATE));
-        saturating_duration(u128::from(ticks) * u128::from(self.ticks.step()))
-    }
-
-    /// Returns the idle time after which the state word repeats. At a rate of zero or an unlimited
-    /// rate, the recorded newest time is what repeats.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{AdjustableBucket, Rate};
-    /// let year = Duration::from_secs(365 * 86_400);
-    /// assert!(AdjustableBucket::new(Rate::per_second(5), 10).horizon() > 142 * year);
-    /// ```
-    pub fn horizon(&self) -> Duration {
-        self.see(|lattice, _| {
-            let ticks = lattice.mask.checked_div(lattice.gain).unwrap_or(W::MASK);
-            saturating_duration(u128::from(ticks) * u128::from(self.ticks.step()))
-        })
+    pub fn timing(&self) -> Timing {
+        let late = self.live.read(|word| self.live.setting(word, LATE));
+        let span = |ticks| saturating_duration(u128::from(ticks) * u128::from(self.ticks.step()));
+        let horizon =
+            self.see(|lattice, _| lattice.mask.checked_div(lattice.gain).unwrap_or(W::MASK));
+        Timing::on(&self.ticks, span(late), span(horizon))
     }
 
     /// Returns the staleness in ticks of `tick` nanoseconds on `lattice`.
@@ -1116,10 +1092,10 @@ impl<W: Word> Limiter for AdjustableBucket<W> {
     ///   worth nothing.
     /// - None, if since then settings have changed, permits were added, the bucket was reset, a
     ///   take that was not the last one was refunded, or the bucket has owed permits.
-    /// - None, if the receipt is older than about half the [`horizon`](Self::horizon).
+    /// - None, if the receipt is older than about half the [`horizon`](Self::timing).
     /// - None, if another call is making a change or a refund at this moment.
     /// - None, if settings were changed more than 14 times with 32 bits (1,022 with 64) in the
-    ///   [tick](Self::tick) of the grant. Each addition, reset, and refund of a take that was not
+    ///   [tick](Self::timing) of the grant. Each addition, reset, and refund of a take that was not
     ///   the last one counts as 4 changes (64 with 64 bits).
     #[inline(always)]
     fn give_back(&self, back: Back<'_>) -> Returned {
@@ -1172,72 +1148,15 @@ replenishing!([W: Word] AdjustableBucket<W>);
 /// assert_eq!(due, Ok(Timestamp::ZERO));
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct AdjustableBucketBuilder {
-    settings: BucketSettings,
+pub type AdjustableBucketBuilder = Builder<AdjustableBucket>;
+
+impl Sealed for AdjustableBucket {
+    type Settings = BucketSettings;
 }
 
-impl AdjustableBucketBuilder {
-    /// Sets the permits in the bucket at its [`origin`](Self::origin), at most the burst. Default:
-    /// the burst.
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, AdjustableBucket, Timestamp};
-    /// let bucket = AdjustableBucket::builder(Rate::per_second(5), 10)
-    ///     .initial(4)
-    ///     .build()?;
-    /// assert_eq!(bucket.available_at(Timestamp::ZERO), 4);
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn initial(mut self, permits: u64) -> Self {
-        self.settings.initial = permits;
-        self
-    }
+impl Ticks for AdjustableBucket {}
 
-    /// Sets the instant at which the bucket starts and from which steps are counted. Default:
-    /// [`Timestamp::ZERO`].
-    ///
-    /// A request whose `now` is before the origin, by up to the staleness, is granted no more than
-    /// a request at the origin.
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, AdjustableBucket, Timestamp};
-    /// let start = Timestamp::from_secs(60);
-    /// let bucket = AdjustableBucket::builder(Rate::per_second(5), 10)
-    ///     .initial(0)
-    ///     .origin(start)
-    ///     .build()?;
-    /// assert_eq!(bucket.available_at(start), 0);
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn origin(mut self, origin: Timestamp) -> Self {
-        self.settings.origin = origin;
-        self
-    }
-
-    /// Refills in steps: all permits of the rate arrive at the end of each of its periods. Default:
-    /// continuous refill.
-    ///
-    /// Periods are counted from the [`origin`](Self::origin). A later change of the rate does not
-    /// change the length of a step. The bound is that of a [stepwise token
-    /// bucket](crate::builder::TokenBucketBuilder::stepwise).
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, AdjustableBucket, Timestamp};
-    /// let bucket = AdjustableBucket::builder(Rate::per_second(5), 10)
-    ///     .initial(0)
-    ///     .stepwise()
-    ///     .build()?;
-    /// assert_eq!(bucket.available_at(Timestamp::from_millis(999)), 0);
-    /// assert_eq!(bucket.available_at(Timestamp::from_millis(1_000)), 5);
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn stepwise(mut self) -> Self {
-        self.settings.terms.stepwise = true;
-        self
-    }
-
+impl Builder<AdjustableBucket> {
     /// Sets how many permits the bucket may owe after [`AdjustableBucket::reserve_at`] or
     /// [`AdjustableBucket::force_at`]. Default: 0.
     ///
@@ -1254,52 +1173,6 @@ impl AdjustableBucketBuilder {
     /// ```
     pub const fn debt(mut self, permits: u64) -> Self {
         self.settings.terms.debt = permits;
-        self
-    }
-
-    /// Sets the tick, 1 ns to 292 years: each `now` is rounded down to a whole tick.
-    ///
-    /// A coarser tick gives a longer horizon.
-    ///
-    /// Default: as for a [`TokenBucket`](crate::builder::TokenBucketBuilder::tick), at least 1 µs
-    /// with a 64-bit word, and at a rate of zero or an unlimited rate. With a [debt](Self::debt),
-    /// the default tick replenishes at most a sixteenth of the debt, unless 1 ns replenishes more:
-    /// a reservation is due at a whole tick, and counts up to there.
-    ///
-    /// Has no effect on a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Rate, AdjustableBucket};
-    /// let bucket = AdjustableBucket::builder(Rate::per_second(5), 10)
-    ///     .tick(Duration::from_millis(1))
-    ///     .build()?;
-    /// assert_eq!(bucket.tick(), Duration::from_millis(1));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn tick(mut self, tick: Duration) -> Self {
-        self.settings.terms.tick = Some(tick);
-        self
-    }
-
-    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
-    /// one second.
-    ///
-    /// Default: a 256th of the horizon (with a 32-bit word, a 524,288th), at least a second and at
-    /// most an hour. At a rate of zero or an unlimited rate: an hour, at most a quarter of the
-    /// horizon.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Rate, AdjustableBucket};
-    /// let bucket = AdjustableBucket::builder(Rate::per_second(5), 10)
-    ///     .staleness(Duration::from_secs(60))
-    ///     .build()?;
-    /// assert_eq!(bucket.staleness(), Duration::from_secs(60));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn staleness(mut self, staleness: Duration) -> Self {
-        self.settings.terms.staleness = Some(staleness);
         self
     }
 
@@ -1335,12 +1208,12 @@ impl AdjustableBucketBuilder {
         /// # use portcullis_core::{AdjustableBucket, Rate};
         /// let bucket: AdjustableBucket<u32> =
         ///     AdjustableBucket::builder(Rate::per_second(5), 10).build_on()?;
-        /// assert_eq!(bucket.tick().as_millis(), 10);
+        /// assert_eq!(bucket.timing().tick.as_millis(), 10);
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<AdjustableBucket<W>, SettingsError> {
-            let BucketSettings { terms, origin, .. } = self.settings;
-            let (lattice, ticks, used) = match self.settings.start(AdjustableBucket::<W>::BITS) {
+            let BucketSettings { terms, origin, .. } = self.bucket();
+            let (lattice, ticks, used) = match self.bucket().start(AdjustableBucket::<W>::BITS) {
                 Ok(start) => start,
                 Err(error) => return Err(error),
             };

@@ -42,6 +42,9 @@ use crate::newer::{cold_path, low_bits};
 use crate::sync::const_unless_loom;
 use crate::time::grid::{self, Grid};
 use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::time::timing::Timing;
+use crate::word::builder::sealed::Sealed;
+use crate::word::builder::{Builder, Ticks};
 use crate::word::live::{Carry, ChangeError, LONGEST_STALENESS, Live, When};
 use crate::word::settings::{self, MIN_STALENESS, Room, Scale, Setting, SettingsError};
 use crate::word::{NativeWord, Word, narrow};
@@ -75,17 +78,17 @@ use crate::word::{NativeWord, Word, narrow};
 /// change.
 ///
 /// **Exact.** Retry times are exact to the nanosecond as long as the settings do not change.
-/// Lengths are rounded up to whole [ticks](Self::tick).
+/// Lengths are rounded up to whole [ticks](Self::timing).
 ///
 /// **Cost.** About that of a fixed window while a window is open. The first grant in a window costs
 /// two more multiplications. A grant is one compare-exchange. The first grant in each
-/// [tick](Self::tick) needs a second one, which records the newest time. A denial writes nothing
+/// [tick](Self::timing) needs a second one, which records the newest time. A denial writes nothing
 /// and reads the word twice.
 ///
 /// **Changes and refunds** are lock-free and never wait. Only one call at a time makes a change or
 /// a refund. While another call does so, a change fails with [`ChangeError::Busy`], and a refund
 /// returns no permits. The word distinguishes 64 changes, or 4 with 32 bits. If more than three
-/// quarters of that number come within twice the [`staleness`](Self::staleness), then for that
+/// quarters of that number come within twice the [`staleness`](Self::timing), then for that
 /// long:
 ///
 /// - each decision costs two more atomic writes;
@@ -96,8 +99,8 @@ use crate::word::{NativeWord, Word, narrow};
 ///
 /// **Horizon.** End and count share 52 bits of a 64-bit word, or 26 bits of a 32-bit word. The
 /// count takes the bits of the largest limit that may be set, and the end wraps in the others. The
-/// bound holds for every `now` that is at most [`staleness`](Self::staleness) older than the newest
-/// one. After idling for a multiple of its [`horizon`](Self::horizon), a window may report too few
+/// bound holds for every `now` that is at most [`staleness`](Self::timing) older than the newest
+/// one. After idling for a multiple of its [`horizon`](Self::timing), a window may report too few
 /// available permits, never too many. This lasts at most twice the staleness plus the longest
 /// window that may be set. On a grid, it lasts until the end of the window that contains the end of
 /// that time.
@@ -244,16 +247,13 @@ impl AdjustableWindow {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn builder(limit: u64, window: Duration) -> AdjustableWindowBuilder {
-        AdjustableWindowBuilder {
+        Builder::new(AdjustableWindowSettings {
             limit,
             window,
             max_limit: limit,
             max_window: window,
-            origin: Timestamp::ZERO,
             started: false,
-            tick: None,
-            staleness: None,
-        }
+        })
     }
 }
 
@@ -315,7 +315,7 @@ impl<W: Word> AdjustableWindow<W> {
     ///   too often (see the type's documentation).
     /// - [`ChangeError::Settings`] if a setting is zero, or is more than the
     ///   [largest](AdjustableWindowBuilder::max_limit) that the builder allows.
-    /// - [`ChangeError::Stale`] if `now` is more than the [`staleness`](Self::staleness) older than
+    /// - [`ChangeError::Stale`] if `now` is more than the [`staleness`](Self::timing) older than
     ///   the newest `now` or than the open window.
     ///
     /// On an error, nothing changes.
@@ -540,49 +540,21 @@ impl<W: Word> AdjustableWindow<W> {
         self.started
     }
 
-    /// Returns the tick. The length of a window is rounded up to whole ticks, and so is the start
-    /// of a window that the first request starts.
+    /// Returns how the limiter counts time: see [`Timing`].
     ///
     /// ```
-    /// # use portcullis_core::AdjustableWindow;
     /// # use core::time::Duration;
-    /// assert_eq!(
-    ///     AdjustableWindow::new(3, Duration::from_secs(1)).tick(),
-    ///     Duration::from_micros(1)
-    /// );
-    /// ```
-    pub fn tick(&self) -> Duration {
-        self.span(1)
-    }
-
-    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
-    /// least one second. Changes of the settings do not affect it.
-    ///
-    /// ```
     /// # use portcullis_core::AdjustableWindow;
-    /// # use core::time::Duration;
-    /// assert!(
-    ///     AdjustableWindow::new(3, Duration::from_secs(1)).staleness()
-    ///         >= Duration::from_secs(1)
-    /// );
+    /// let timing = AdjustableWindow::new(3, Duration::from_secs(1)).timing();
+    /// assert!(timing.staleness >= Duration::from_secs(1));
+    /// assert!(timing.horizon > 4 * timing.staleness);
     /// ```
-    pub fn staleness(&self) -> Duration {
-        self.span(self.staleness)
-    }
-
-    /// Returns the idle time after which the state word repeats. See **Horizon** in the type's
-    /// documentation. Changes of the settings do not affect it.
-    ///
-    /// ```
-    /// # use portcullis_core::AdjustableWindow;
-    /// # use core::time::Duration;
-    /// assert!(
-    ///     AdjustableWindow::new(3, Duration::from_secs(1)).horizon()
-    ///         > Duration::from_secs(3_600)
-    /// );
-    /// ```
-    pub fn horizon(&self) -> Duration {
-        self.span(Self::STATE >> self.count_bits)
+    pub fn timing(&self) -> Timing {
+        let horizon = self.span(Self::STATE >> self.count_bits);
+        Timing {
+            origin: self.origin,
+            ..Timing::on(&self.ticks, self.span(self.staleness), horizon)
+        }
     }
 
     fn span(&self, ticks: u64) -> Duration {
@@ -1090,8 +1062,8 @@ impl<W: Word> Limiter for AdjustableWindow<W> {
     /// - a permit has been granted in a newer window, or settings have changed since;
     /// - another call is making a change or a refund at this moment;
     /// - settings were changed more than 14 times with 32 bits (1,022 with 64) in the
-    ///   [tick](Self::tick) of the grant;
-    /// - the receipt is older than about half the [`horizon`](Self::horizon).
+    ///   [tick](Self::timing) of the grant;
+    /// - the receipt is older than about half the [`horizon`](Self::timing).
     ///
     /// If all permits of a window that the first request started are refunded, the window counts as
     /// not started. The exception is a window in which a change has counted some permits as used.
@@ -1170,20 +1142,25 @@ replenishing!([W: Word] AdjustableWindow<W>);
 /// );
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
+pub type AdjustableWindowBuilder = Builder<AdjustableWindow>;
+
+/// The settings of a [`AdjustableWindow`] beside its timing.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct AdjustableWindowBuilder {
+pub struct AdjustableWindowSettings {
     limit: u64,
     window: Duration,
     max_limit: u64,
     max_window: Duration,
-    origin: Timestamp,
     started: bool,
-    tick: Option<Duration>,
-    staleness: Option<Duration>,
 }
 
-impl AdjustableWindowBuilder {
+impl Sealed for AdjustableWindow {
+    type Settings = AdjustableWindowSettings;
+}
+
+impl Ticks for AdjustableWindow {}
+
+impl Builder<AdjustableWindow> {
     /// Sets the largest limit that a change may set. Default: the limit that the window is built
     /// with.
     ///
@@ -1203,7 +1180,7 @@ impl AdjustableWindowBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn max_limit(mut self, max_limit: u64) -> Self {
-        self.max_limit = max_limit;
+        self.settings.max_limit = max_limit;
         self
     }
 
@@ -1227,34 +1204,7 @@ impl AdjustableWindowBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn max_window(mut self, max_window: Duration) -> Self {
-        self.max_window = max_window;
-        self
-    }
-
-    /// Sets the instant at which the grids start. An earlier `now` counts as this instant. Default:
-    /// [`Timestamp::ZERO`].
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{AdjustableWindow, Timestamp};
-    /// let limit = AdjustableWindow::builder(1, Duration::from_secs(1))
-    ///     .origin(Timestamp::from_millis(300))
-    ///     .build()?;
-    /// assert!(
-    ///     limit
-    ///         .try_acquire_at(Timestamp::from_millis(1_299), 1)
-    ///         .is_ok()
-    /// );
-    /// assert!(
-    ///     limit
-    ///         .try_acquire_at(Timestamp::from_millis(1_300), 1)
-    ///         .is_ok(),
-    ///     "this is the next window"
-    /// );
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn origin(mut self, origin: Timestamp) -> Self {
-        self.origin = origin;
+        self.settings.max_window = max_window;
         self
     }
 
@@ -1281,50 +1231,7 @@ impl AdjustableWindowBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn started_by_first_request(mut self) -> Self {
-        self.started = true;
-        self
-    }
-
-    /// Sets the tick, 1 ns to 292 years. Lengths are rounded up to whole ticks, and so is the start
-    /// of a window that the first request starts.
-    ///
-    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... with which a limiter that rested for up to
-    /// ten years grants, at most a hundredth of the window. If the horizon is then shorter than an
-    /// hour, coarser, up to the window. With a 32-bit word, the choice starts at about a 1,000th of
-    /// the window, and ends where at most one in 100,000 of all times of rest is denied.
-    /// With a 64-bit word and a window of at least 10 µs, it starts at 1 µs.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::AdjustableWindow;
-    /// let limit = AdjustableWindow::builder(1, Duration::from_millis(25))
-    ///     .tick(Duration::from_millis(10))
-    ///     .build()?;
-    /// assert_eq!(limit.window(), Duration::from_millis(30));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn tick(mut self, tick: Duration) -> Self {
-        self.tick = Some(tick);
-        self
-    }
-
-    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
-    /// one second.
-    ///
-    /// Default: a 256th of the horizon (with a 32-bit word, a 524,288th), at least a second and at
-    /// most an hour.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::AdjustableWindow;
-    /// let limit = AdjustableWindow::builder(1, Duration::from_secs(1))
-    ///     .staleness(Duration::from_secs(60))
-    ///     .build()?;
-    /// assert_eq!(limit.staleness(), Duration::from_secs(60));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn staleness(mut self, staleness: Duration) -> Self {
-        self.staleness = Some(staleness);
+        self.settings.started = true;
         self
     }
 
@@ -1366,19 +1273,20 @@ impl AdjustableWindowBuilder {
         /// # use core::time::Duration;
         /// let limit: AdjustableWindow<u32> =
         ///     AdjustableWindow::builder(1_000, Duration::from_secs(1)).build_on()?;
-        /// assert_eq!(limit.tick(), Duration::from_millis(100), "16 bits of ticks: 109 minutes");
+        /// let tick = limit.timing().tick;
+        /// assert_eq!(tick, Duration::from_millis(100), "16 bits of ticks: 109 minutes");
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<AdjustableWindow<W>, SettingsError> {
-            if self.limit == 0 {
+            if self.settings.limit == 0 {
                 return Err(SettingsError::Zero { setting: Setting::Limit });
             }
-            if self.limit > self.max_limit {
-                return Err(SettingsError::TooLarge { setting: Setting::Limit, max: self.max_limit });
+            if self.settings.limit > self.settings.max_limit {
+                return Err(SettingsError::TooLarge { setting: Setting::Limit, max: self.settings.max_limit });
             }
             let (window, max_window) = match (
-                settings::nanos(self.window, Setting::Window),
-                settings::nanos(self.max_window, Setting::MaxWindow),
+                settings::nanos(self.settings.window, Setting::Window),
+                settings::nanos(self.settings.max_window, Setting::MaxWindow),
             ) {
                 (Ok(window), Ok(max_window)) => (window, max_window),
                 (Err(error), _) | (_, Err(error)) => return Err(error),
@@ -1386,7 +1294,7 @@ impl AdjustableWindowBuilder {
             if window > max_window {
                 return Err(SettingsError::TooLarge { setting: Setting::Window, max: max_window });
             }
-            let (mut tick, automatic) = match self.tick {
+            let (mut tick, automatic) = match self.timing.tick {
                 // The newest time is recorded once per tick, so the tick is no finer than
                 // necessary.
                 None if W::BITS == 64 && window >= 10_000 => (1_000, true),
@@ -1413,18 +1321,18 @@ impl AdjustableWindowBuilder {
                     Err(error) => return Err(error),
                 }
             };
-            let settings = Settings { limit: self.limit, window: window.div_ceil(tick) };
+            let settings = Settings { limit: self.settings.limit, window: window.div_ceil(tick) };
             Ok(AdjustableWindow {
                 // No window is open: the last one ended with the origin.
-                live: Live::new(settings.to_words(0, 0, self.limit), 0, 0, layout.staleness),
-                origin: self.origin,
+                live: Live::new(settings.to_words(0, 0, self.settings.limit), 0, 0, layout.staleness),
+                origin: self.timing.origin,
                 ticks: Grid::new(Timestamp::ZERO, tick),
-                started: self.started,
+                started: self.settings.started,
                 count_bits: layout.count_bits,
                 near: narrow((layout.reach + layout.staleness) << layout.count_bits),
                 staleness: layout.staleness,
                 outlived: (layout.range - 1) as u64 - layout.reach - 2 * layout.staleness,
-                max_limit: self.max_limit,
+                max_limit: self.settings.max_limit,
                 max_window: max_window.div_ceil(tick),
             })
         }
@@ -1432,13 +1340,13 @@ impl AdjustableWindowBuilder {
 
     /// Returns how end and count share `bits` bits.
     const fn layout(&self, bits: u32, max_window: u64, tick: u64) -> Result<Layout, SettingsError> {
-        let asked = match settings::staleness_nanos(self.staleness) {
+        let asked = match self.timing.staleness_nanos() {
             Ok(nanos) => nanos,
             Err(error) => return Err(error),
         };
-        let count_bits = u64::BITS - self.max_limit.leading_zeros();
+        let count_bits = u64::BITS - self.settings.max_limit.leading_zeros();
         // One more tick, because a start is rounded up.
-        let reach = max_window.div_ceil(tick) + self.started as u64;
+        let reach = max_window.div_ceil(tick) + self.settings.started as u64;
         let scale = Scale {
             step: tick,
             gain: 1,
@@ -1449,7 +1357,7 @@ impl AdjustableWindowBuilder {
             let needed_bits = needed.next_power_of_two().trailing_zeros();
             let max = (1 << bits.saturating_sub(needed_bits)) - 1;
             // Without a setting of its own, the largest limit is the limit.
-            let setting = if self.max_limit > self.limit {
+            let setting = if self.settings.max_limit > self.settings.limit {
                 Setting::MaxLimit
             } else {
                 Setting::Limit

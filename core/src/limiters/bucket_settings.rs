@@ -4,11 +4,13 @@ use crate::limiters::lattice::{Lattice, Terms};
 use crate::time::grid::Grid;
 use crate::time::rate::Rate;
 use crate::time::timestamp::Timestamp;
+use crate::word::builder::sealed::Sealed;
+use crate::word::builder::{Builder, Built};
 use crate::word::settings::{Setting, SettingsError};
 
 /// A bucket's terms, and its initial state.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BucketSettings {
+pub struct BucketSettings {
     pub(crate) terms: Terms,
     pub(crate) initial: u64,
     pub(crate) origin: Timestamp,
@@ -51,5 +53,60 @@ impl BucketSettings {
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+/// Settings of all buckets but a [`WarmingBucket`](crate::WarmingBucket).
+impl<L: Built + Sealed<Settings = BucketSettings>> Builder<L> {
+    /// Sets the permits in the bucket at its [`origin`](Self::origin), at most the burst. Default:
+    /// the burst.
+    ///
+    /// Buckets in a [`Keyed`](crate::Keyed) table always start full, for the reason given there.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::builder(Rate::per_second(5), 10)
+    ///     .initial(4)
+    ///     .build()?;
+    /// assert_eq!(bucket.available_at(Timestamp::ZERO), 4);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn initial(mut self, permits: u64) -> Self {
+        self.settings.initial = permits;
+        self
+    }
+
+    /// Refills in steps: all permits of the rate arrive at the end of each of its periods. Default:
+    /// continuous refill.
+    ///
+    /// Periods are counted from the [`origin`](Self::origin). A later change of the rate of an
+    /// [`AdjustableBucket`](crate::AdjustableBucket) does not change the length of a step.
+    ///
+    /// **Bound** of a stepwise bucket: any span of time admits at most `burst + permits * k`
+    /// permits, where `permits` is the rate's permits per period and `k` is the number of periods
+    /// that end in the span.
+    ///
+    /// ```
+    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
+    /// let bucket = TokenBucket::builder(Rate::per_second(5), 10)
+    ///     .initial(0)
+    ///     .stepwise()
+    ///     .build()?;
+    /// assert_eq!(bucket.available_at(Timestamp::from_millis(999)), 0);
+    /// assert_eq!(bucket.available_at(Timestamp::from_millis(1_000)), 5);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn stepwise(mut self) -> Self {
+        self.settings.terms.stepwise = true;
+        self
+    }
+
+    /// The settings of the bucket and of its timing.
+    pub(crate) const fn bucket(&self) -> BucketSettings {
+        let mut settings = self.settings;
+        settings.origin = self.timing.origin;
+        settings.terms.tick = self.timing.tick;
+        settings.terms.staleness = self.timing.staleness;
+        settings
     }
 }

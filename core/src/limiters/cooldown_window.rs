@@ -49,6 +49,9 @@ use crate::newer::{signed, unbounded_shr};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::time::timing::Timing;
+use crate::word::builder::sealed::Sealed;
+use crate::word::builder::{Builder, Ticks};
 use crate::word::settings::{Setting, SettingsError};
 use crate::word::stamped::{Started, bits, offset_bits};
 use crate::word::{AtomicWord, NativeWord, Word, narrow, settings};
@@ -94,11 +97,12 @@ use crate::word::{AtomicWord, NativeWord, Word, narrow, settings};
 /// **Horizon.** The end wraps in the bits that the limit leaves. A wait shorter than the period
 /// takes some of them to record where in its window the newest grant is: about as many bits as it
 /// takes to write the number of waits in a period. In a 32-bit word that may make the tick coarser:
-/// check [`tick`](Self::tick), or [set it](CooldownWindowBuilder::tick). The bound holds for every
-/// `now` that is at most [`staleness`](Self::staleness) older than the newest one. After idling for
-/// a multiple of its [`horizon`](Self::horizon), a limiter may report too few available permits,
-/// never too many. This lasts at most twice the staleness plus the longer of period and wait. A
-/// window that starts during that time may end early, once; the bound in any span still holds.
+/// check the [`tick`](Self::timing), or [set it](CooldownWindowBuilder::tick). The bound holds for
+/// every `now` that is at most the [`staleness`](Self::timing) older than the newest one. After
+/// idling for a multiple of its [`horizon`](Self::timing), a limiter may report too few available
+/// permits, never too many. This lasts at most twice the staleness plus the longer of period and
+/// wait. A window that starts during that time may end early, once; the bound in any span still
+/// holds.
 ///
 /// Source: the rate limit rule of Ocelot, with its `Limit`, `Period` and `Wait`.
 ///
@@ -149,7 +153,7 @@ impl CooldownWindow {
         /// ```
         pub const fn new(limit: u64, period: Duration, wait: Option<Duration>) -> Self {
             let mut builder = Self::builder(limit, period);
-            builder.wait = wait;
+            builder.settings.wait = wait;
             match builder.build() {
                 Ok(limiter) => limiter,
                 Err(error) => error.refuse(),
@@ -168,14 +172,11 @@ impl CooldownWindow {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn builder(limit: u64, period: Duration) -> CooldownWindowBuilder {
-        CooldownWindowBuilder {
+        Builder::new(CooldownWindowSettings {
             limit,
             period,
             wait: None,
-            origin: Timestamp::ZERO,
-            tick: None,
-            staleness: None,
-        }
+        })
     }
 }
 
@@ -190,7 +191,7 @@ impl<W: Word> CooldownWindow<W> {
     ///
     /// - [`Denied::Exhausted`] if fewer than `n` permits are left, or in a wait. With `n` of at
     ///   least 1, this starts a wait, unless one is in force. A `now` older than the
-    ///   [`staleness`](Self::staleness) allows is also denied, and starts no wait.
+    ///   [`staleness`](Self::timing) allows is also denied, and starts no wait.
     /// - [`Denied::ExceedsCapacity`] if `n` is more than the limit.
     ///
     /// # Cost
@@ -275,7 +276,7 @@ impl<W: Word> CooldownWindow<W> {
         self.mark() - 1
     }
 
-    /// Returns the length of a window, rounded up to whole [ticks](Self::tick). A window may last
+    /// Returns the length of a window, rounded up to whole [ticks](Self::timing). A window may last
     /// up to one tick longer, because its start is rounded up too.
     ///
     /// ```
@@ -289,7 +290,7 @@ impl<W: Word> CooldownWindow<W> {
     }
 
     /// Returns how long every request is denied after the limit is exceeded, rounded up to whole
-    /// [ticks](Self::tick). `None` if that is the rest of the period. A wait may last up to one
+    /// [ticks](Self::timing). `None` if that is the rest of the period. A wait may last up to one
     /// tick longer, because its start is rounded up too.
     ///
     /// ```
@@ -304,46 +305,17 @@ impl<W: Word> CooldownWindow<W> {
             .map(|wait| self.span_of(self.started.layout.positions(wait.into())))
     }
 
-    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
-    /// least one second.
+    /// Returns how the limiter counts time: see [`Timing`].
     ///
     /// ```
-    /// # use portcullis_core::CooldownWindow;
     /// # use core::time::Duration;
-    /// assert!(
-    ///     CooldownWindow::new(3, Duration::from_secs(1), None).staleness()
-    ///         >= Duration::from_secs(1)
-    /// );
-    /// ```
-    pub fn staleness(&self) -> Duration {
-        self.span_of(self.started.layout.staleness())
-    }
-
-    /// Returns the idle time after which the state word repeats. See **Horizon** in the type's
-    /// documentation.
-    ///
-    /// ```
     /// # use portcullis_core::CooldownWindow;
-    /// # use core::time::Duration;
-    /// let limit = CooldownWindow::new(3, Duration::from_secs(1), None);
-    /// assert!(limit.horizon() > Duration::from_secs(1_000_000_000));
+    /// let timing = CooldownWindow::new(3, Duration::from_secs(1), None).timing();
+    /// assert!(timing.staleness >= Duration::from_secs(1));
+    /// assert!(timing.horizon > Duration::from_secs(1_000_000_000));
     /// ```
-    pub fn horizon(&self) -> Duration {
-        self.span_of(self.started.layout.range())
-    }
-
-    /// Returns the tick: starts, period and wait are rounded up to whole ticks.
-    ///
-    /// ```
-    /// # use portcullis_core::CooldownWindow;
-    /// # use core::time::Duration;
-    /// assert_eq!(
-    ///     CooldownWindow::new(3, Duration::from_secs(1), None).tick(),
-    ///     Duration::from_nanos(1)
-    /// );
-    /// ```
-    pub fn tick(&self) -> Duration {
-        Duration::from_nanos(self.started.grid.step())
+    pub fn timing(&self) -> Timing {
+        self.started.timing()
     }
 
     /// Returns the state word, to be saved for [`with_state`](Self::with_state).
@@ -399,7 +371,7 @@ impl<W: Word> CooldownWindow<W> {
     /// until the window ends, also if the limit is raised again before. The window keeps its end if
     /// the period and the wait are the same; otherwise a new window begins at `now`, with the count
     /// of the old one. A wait keeps its end, but ends no later than the longer of this limiter's
-    /// period and wait, and its [`staleness`](Self::staleness), after `now`: its word has no room
+    /// period and wait, and its [`staleness`](Self::timing), after `now`: its word has no room
     /// for a later end.
     ///
     /// For [`KeyedArray::move_to`](crate::KeyedArray::move_to). No other call may work on either
@@ -438,7 +410,9 @@ impl<W: Word> CooldownWindow<W> {
         } else {
             // A later end would count as one that has passed.
             let longest = self.wait().unwrap_or_default().max(self.period());
-            let last = now.saturating_add(longest).saturating_add(self.staleness());
+            let last = now
+                .saturating_add(longest)
+                .saturating_add(self.timing().staleness);
             self.started.end(instant(end).min(last), 0)
         };
         // The word has no room for a count beyond the limit. If the count were cut, a later limit
@@ -770,7 +744,7 @@ impl<W: Word> Limiter for CooldownWindow<W> {
     }
 
     /// Refunds all permits until the limit is exceeded or a newer window starts; then none. A
-    /// receipt older than about half the [`horizon`](Self::horizon) also refunds none. If all
+    /// receipt older than about half the [`horizon`](Self::timing) also refunds none. If all
     /// permits taken in a window are refunded, the next request restarts the window.
     #[inline(always)]
     fn give_back(&self, back: Back<'_>) -> Returned {
@@ -862,18 +836,23 @@ enum Phase {
 /// );
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
+pub type CooldownWindowBuilder = Builder<CooldownWindow>;
+
+/// The settings of a [`CooldownWindow`] beside its timing.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct CooldownWindowBuilder {
+pub struct CooldownWindowSettings {
     limit: u64,
     period: Duration,
     wait: Option<Duration>,
-    origin: Timestamp,
-    tick: Option<Duration>,
-    staleness: Option<Duration>,
 }
 
-impl CooldownWindowBuilder {
+impl Sealed for CooldownWindow {
+    type Settings = CooldownWindowSettings;
+}
+
+impl Ticks for CooldownWindow {}
+
+impl Builder<CooldownWindow> {
     /// Sets the wait, 1 ns to 292 years: for this long, every request is denied after the limit is
     /// exceeded. The wait may be shorter or longer than the period. Default: the rest of the
     /// period.
@@ -891,69 +870,7 @@ impl CooldownWindowBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Some(wait);
-        self
-    }
-
-    /// Sets the instant from which ticks and the word are counted. Default: [`Timestamp::ZERO`].
-    ///
-    /// If the tick is longer than 1 ns, an earlier `now` counts as this instant. If the horizon is
-    /// short, set the origin to the instant at which the limiter is built: a limiter whose origin
-    /// is a whole horizon ago starts like one that has been idle for that long.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{CooldownWindow, Timestamp};
-    /// # use portcullis_core::limiter::Idle;
-    /// let boot = Timestamp::from_secs(1_700_000_000);
-    /// let limit = CooldownWindow::builder(1, Duration::from_secs(1))
-    ///     .origin(boot)
-    ///     .build_on::<u32>()?;
-    /// assert_eq!(limit.idle_at(boot), Idle::Since(boot));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn origin(mut self, origin: Timestamp) -> Self {
-        self.origin = origin;
-        self
-    }
-
-    /// Sets the tick, 1 ns to 292 years: starts, the period and the wait are rounded up to whole
-    /// ticks. A period or a wait lasts at most two ticks longer than its setting.
-    ///
-    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... with which a limiter that rested for up to
-    /// ten years grants, at most a hundredth of the period. If the horizon is then shorter than an
-    /// hour, coarser, up to the period. With a 32-bit word, the choice starts at about a 1,000th of
-    /// the period, and ends where at most one in 100,000 of all times of rest is denied.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{CooldownWindow, Timestamp};
-    /// let settings = CooldownWindow::builder(1, Duration::from_secs(1))
-    ///     .tick(Duration::from_millis(10));
-    /// assert_eq!(settings.build()?.tick(), Duration::from_millis(10));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn tick(mut self, tick: Duration) -> Self {
-        self.tick = Some(tick);
-        self
-    }
-
-    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
-    /// one second.
-    ///
-    /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
-    /// the horizon (with a 32-bit word, a 524,288th), at least a second and at most an hour.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{CooldownWindow, Timestamp};
-    /// let settings = CooldownWindow::builder(1, Duration::from_secs(1))
-    ///     .staleness(Duration::from_secs(60));
-    /// assert_eq!(settings.build()?.staleness(), Duration::from_secs(60));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn staleness(mut self, staleness: Duration) -> Self {
-        self.staleness = Some(staleness);
+        self.settings.wait = Some(wait);
         self
     }
 
@@ -993,38 +910,35 @@ impl CooldownWindowBuilder {
         /// # use core::time::Duration;
         /// let limit: CooldownWindow<u32> =
         ///     CooldownWindow::builder(1_000, Duration::from_secs(1)).build_on()?;
-        /// assert_eq!(limit.tick(), Duration::from_millis(10));
+        /// assert_eq!(limit.timing().tick, Duration::from_millis(10));
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<CooldownWindow<W>, SettingsError> {
-            if self.limit == 0 {
+            if self.settings.limit == 0 {
                 return Err(SettingsError::Zero { setting: Setting::Limit });
             }
-            let period = match settings::nanos(self.period, Setting::Period) {
+            let period = match settings::nanos(self.settings.period, Setting::Period) {
                 Ok(nanos) => nanos,
                 Err(error) => return Err(error),
             };
-            let wait = match self.wait {
+            let wait = match self.settings.wait {
                 None => period,
                 Some(wait) => match settings::nanos(wait, Setting::Wait) {
                     Ok(nanos) => nanos,
                     Err(error) => return Err(error),
                 },
             };
-            let tick = match self.tick {
-                None => None,
-                Some(tick) => match settings::nanos(tick, Setting::Tick) {
-                    Ok(nanos) => Some(nanos),
-                    Err(error) => return Err(error),
-                },
+            let tick = match self.timing.tick_nanos() {
+                Ok(nanos) => nanos,
+                Err(error) => return Err(error),
             };
-            let staleness = match settings::staleness_nanos(self.staleness) {
+            let staleness = match self.timing.staleness_nanos() {
                 Ok(nanos) => nanos,
                 Err(error) => return Err(error),
             };
             // One more count, for the mark.
-            let counts = self.limit.saturating_add(1);
-            let started = match Started::new(counts, period, wait, tick, staleness, self.origin) {
+            let counts = self.settings.limit.saturating_add(1);
+            let started = match Started::new(counts, period, wait, tick, staleness, self.timing.origin) {
                 Ok(started) => started,
                 Err(SettingsError::TooLarge { setting: Setting::Limit, max }) => {
                     return Err(SettingsError::TooLarge { setting: Setting::Limit, max: max.saturating_sub(1) });
@@ -1036,9 +950,9 @@ impl CooldownWindowBuilder {
             let newest = unbounded_shr(u64::MAX, u64::BITS - offset_bits(ticks, wait.div_ceil(step)));
             Ok(CooldownWindow {
                 // No window is open: the last one ended with the origin.
-                state: AtomicWord::new(started.nothing_since(self.origin)),
+                state: AtomicWord::new(started.nothing_since(self.timing.origin)),
                 period: started.span(period),
-                wait: if self.wait.is_some() { Some(started.span(wait)) } else { None },
+                wait: if self.settings.wait.is_some() { Some(started.span(wait)) } else { None },
                 newest: narrow(newest << bits(counts)),
                 shift: bits(ticks - 1),
                 started,

@@ -15,6 +15,9 @@ use crate::rules::attached::{Detach, StateWord, detached};
 use crate::rules::word_limiter::{WordLimiter, around_word};
 use crate::sync::const_unless_loom;
 use crate::time::timestamp::Timestamp;
+use crate::time::timing::Timing;
+use crate::word::builder::sealed::Sealed;
+use crate::word::builder::{Builder, Ticks};
 use crate::word::settings::{Setting, SettingsError};
 use crate::word::stamped::Started;
 use crate::word::{NativeWord, Word, settings};
@@ -42,8 +45,8 @@ use crate::word::{NativeWord, Word, settings};
 /// are `Relaxed`.
 ///
 /// **Horizon.** The window's end wraps in the bits that the limit leaves. The bound holds for every
-/// `now` that is at most [`staleness`](Self::staleness) older than the newest one. After idling for
-/// about a multiple of its [`horizon`](Self::horizon), a limiter may report too few available
+/// `now` that is at most [`staleness`](Self::timing) older than the newest one. After idling for
+/// about a multiple of its [`horizon`](Self::timing), a limiter may report too few available
 /// permits, never too many. This lasts at most twice the staleness plus one window. If the first
 /// request starts a window at such a time, that one window may end early. The bound in any span of
 /// time still holds.
@@ -108,15 +111,12 @@ impl FixedWindow {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn builder(limit: u64, window: Duration) -> FixedWindowBuilder {
-        FixedWindowBuilder {
+        Builder::new(FixedWindowSettings {
             limit,
             window,
             max_limit: None,
-            origin: Timestamp::ZERO,
             started: false,
-            tick: None,
-            staleness: None,
-        }
+        })
     }
 }
 
@@ -198,8 +198,8 @@ impl<W: Word> FixedWindow<W> {
     }
 
     /// Returns the length of a window: on a grid exactly as set, otherwise rounded up to whole
-    /// [ticks](Self::tick). A window that the first request starts may last up to one tick longer,
-    /// because its start is rounded up too.
+    /// [ticks](Self::timing). A window that the first request starts may last up to one tick
+    /// longer, because its start is rounded up too.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -227,17 +227,21 @@ impl<W: Word> FixedWindow<W> {
         self.limiter.rules().is_started_by_first_request()
     }
 
-    /// Returns the instant from which windows are counted. It is [`Timestamp::ZERO`] if a window is
-    /// 1 ns.
+    /// Returns how the limiter counts time: see [`Timing`].
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{FixedWindow, Timestamp};
-    /// let limit = FixedWindow::new(3, Duration::from_secs(1));
-    /// assert_eq!(limit.origin(), Timestamp::ZERO);
+    /// # use portcullis_core::FixedWindow;
+    /// let second = Duration::from_secs(1);
+    /// let limit = FixedWindow::new(1_000, second);
+    /// assert_eq!(limit.timing().tick, second, "the windows of the grid");
+    ///
+    /// let limit = FixedWindow::builder(1_000, second).started_by_first_request().build()?;
+    /// assert_eq!(limit.timing().tick, Duration::from_nanos(100));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
-    pub fn origin(&self) -> Timestamp {
-        self.limiter.rules().origin()
+    pub fn timing(&self) -> Timing {
+        self.limiter.rules().timing()
     }
 
     /// Returns the largest count that the state has room for: at least the
@@ -250,50 +254,6 @@ impl<W: Word> FixedWindow<W> {
     /// ```
     pub fn max_limit(&self) -> u64 {
         self.limiter.rules().max_limit()
-    }
-
-    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
-    /// least one second.
-    ///
-    /// ```
-    /// # use portcullis_core::FixedWindow;
-    /// # use core::time::Duration;
-    /// assert!(
-    ///     FixedWindow::new(3, Duration::from_secs(1)).staleness() >= Duration::from_secs(1)
-    /// );
-    /// ```
-    pub fn staleness(&self) -> Duration {
-        self.limiter.rules().staleness()
-    }
-
-    /// Returns the idle time after which the state word repeats. See **Horizon** in the type's
-    /// documentation.
-    ///
-    /// ```
-    /// # use portcullis_core::FixedWindow;
-    /// # use core::time::Duration;
-    /// assert!(
-    ///     FixedWindow::new(3, Duration::from_secs(1)).horizon()
-    ///         > Duration::from_secs(3_000_000_000)
-    /// );
-    /// ```
-    pub fn horizon(&self) -> Duration {
-        self.limiter.rules().horizon()
-    }
-
-    /// Returns the tick to which a window's start is rounded up; on a grid, the length of a window.
-    ///
-    /// ```
-    /// # use portcullis_core::FixedWindow;
-    /// # use core::time::Duration;
-    /// let limit = FixedWindow::builder(1_000, Duration::from_secs(1))
-    ///     .started_by_first_request()
-    ///     .build()?;
-    /// assert_eq!(limit.tick(), Duration::from_nanos(100));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub fn tick(&self) -> Duration {
-        self.limiter.rules().tick()
     }
 
     /// Returns the state word, to be saved for [`with_state`](Self::with_state).
@@ -393,49 +353,24 @@ impl<W: Word> IntoRules for FixedWindow<W> {
 /// );
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
+pub type FixedWindowBuilder = Builder<FixedWindow>;
+
+/// The settings of a [`FixedWindow`] beside its timing.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct FixedWindowBuilder {
+pub struct FixedWindowSettings {
     limit: u64,
     window: Duration,
     max_limit: Option<u64>,
-    origin: Timestamp,
     started: bool,
-    tick: Option<Duration>,
-    staleness: Option<Duration>,
 }
 
-impl FixedWindowBuilder {
-    /// Sets the instant at which the grid starts. Default: [`Timestamp::ZERO`].
-    ///
-    /// An earlier `now` counts as the origin. The exception is a tick or window of 1 ns. Then an
-    /// earlier `now` counts in a window that ends at the origin, or, if the first request starts
-    /// windows, in a window of its own that ends no earlier than the origin.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{FixedWindow, Timestamp};
-    /// let limit = FixedWindow::builder(1, Duration::from_secs(1))
-    ///     .origin(Timestamp::from_millis(300))
-    ///     .build()?;
-    /// assert!(
-    ///     limit
-    ///         .try_acquire_at(Timestamp::from_millis(1_299), 1)
-    ///         .is_ok()
-    /// );
-    /// assert!(
-    ///     limit
-    ///         .try_acquire_at(Timestamp::from_millis(1_300), 1)
-    ///         .is_ok(),
-    ///     "in the next window"
-    /// );
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn origin(mut self, origin: Timestamp) -> Self {
-        self.origin = origin;
-        self
-    }
+impl Sealed for FixedWindow {
+    type Settings = FixedWindowSettings;
+}
 
+impl Ticks for FixedWindow {}
+
+impl Builder<FixedWindow> {
     /// Starts each window with the first request that is granted after the end of the last window.
     /// Default: windows on a grid.
     ///
@@ -454,7 +389,7 @@ impl FixedWindowBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn started_by_first_request(mut self) -> Self {
-        self.started = true;
+        self.settings.started = true;
         self
     }
 
@@ -473,60 +408,7 @@ impl FixedWindowBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn max_limit(mut self, max_limit: u64) -> Self {
-        self.max_limit = Some(max_limit);
-        self
-    }
-
-    /// Sets the tick for windows that the first request starts, 1 ns to 292 years.
-    ///
-    /// The start of a window and its length are both rounded up to whole ticks, so each makes the
-    /// window at most one tick longer.
-    ///
-    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... with which a limiter that rested for up to
-    /// ten years grants, at most a hundredth of the window. If the horizon is then shorter than an
-    /// hour, coarser, up to the window. With a 32-bit word, the choice starts at about a 1,000th of
-    /// the window, and ends where at most one in 100,000 of all times of rest is denied.
-    /// In a slot of a [table](crate::Keyed), the finest whose horizon is at least an hour.
-    ///
-    /// **After the horizon.** A limiter, or a key of a table, that is unused for about a whole
-    /// number of horizons may take its last window for one that is still open. It then grants too
-    /// few permits, never too many, until that window seems to end: for about the window and the
-    /// [staleness](Self::staleness). If that matters, set a longer tick: the horizon grows with it.
-    /// A tick of a ten-thousandth of the window makes a window longer by at most two
-    /// ten-thousandths.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{FixedWindow, Timestamp};
-    /// let limit = FixedWindow::builder(1, Duration::from_secs(1))
-    ///     .started_by_first_request()
-    ///     .tick(Duration::from_millis(10))
-    ///     .build()?;
-    /// assert_eq!(limit.tick(), Duration::from_millis(10));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn tick(mut self, tick: Duration) -> Self {
-        self.tick = Some(tick);
-        self
-    }
-
-    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
-    /// one second.
-    ///
-    /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
-    /// the horizon (with a 32-bit word, a 524,288th), at least a second and at most an hour.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{FixedWindow, Timestamp};
-    /// let limit = FixedWindow::builder(1, Duration::from_secs(1))
-    ///     .staleness(Duration::from_secs(60))
-    ///     .build()?;
-    /// assert_eq!(limit.staleness(), Duration::from_secs(60));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn staleness(mut self, staleness: Duration) -> Self {
-        self.staleness = Some(staleness);
+        self.settings.max_limit = Some(max_limit);
         self
     }
 
@@ -566,7 +448,7 @@ impl FixedWindowBuilder {
         /// let limit: FixedWindow<u32> =
         ///     FixedWindow::builder(1_000, Duration::from_secs(1)).build_on()?;
         /// // 22 bits of seconds are 48 days.
-        /// assert!(limit.horizon() > Duration::from_secs(4_000_000));
+        /// assert!(limit.timing().horizon > Duration::from_secs(4_000_000));
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<FixedWindow<W>, SettingsError> {
@@ -602,45 +484,45 @@ impl FixedWindowBuilder {
 
     /// The rules, and the state of an unused window.
     const fn rules_on<W: Word>(&self) -> Result<(FixedWindowRules<W>, u64), SettingsError> {
-        let window = match settings::nanos(self.window, Setting::Window) {
+        let window = match settings::nanos(self.settings.window, Setting::Window) {
             Ok(nanos) => nanos,
             Err(error) => return Err(error),
         };
-        let staleness = match settings::staleness_nanos(self.staleness) {
+        let staleness = match self.timing.staleness_nanos() {
             Ok(nanos) => nanos,
             Err(error) => return Err(error),
         };
-        let tick = match self.tick {
-            Some(tick) if self.started => match settings::nanos(tick, Setting::Tick) {
+        let tick = match self.timing.tick {
+            Some(tick) if self.settings.started => match settings::nanos(tick, Setting::Tick) {
                 Ok(nanos) => Some(nanos),
                 Err(error) => return Err(error),
             },
             _ => None,
         };
-        let most = match self.max_limit {
-            Some(max) if self.limit > max => {
+        let most = match self.settings.max_limit {
+            Some(max) if self.settings.limit > max => {
                 let setting = Setting::Limit;
                 return Err(SettingsError::TooLarge { setting, max });
             }
-            Some(max) if self.limit > 0 => max,
-            _ => self.limit,
+            Some(max) if self.settings.limit > 0 => max,
+            _ => self.settings.limit,
         };
-        let fitted = if self.started {
-            Started::new(most, window, window, tick, staleness, self.origin)
+        let fitted = if self.settings.started {
+            Started::new(most, window, window, tick, staleness, self.timing.origin)
         } else {
-            Started::on_grid(most, window, staleness, self.origin)
+            Started::on_grid(most, window, staleness, self.timing.origin)
         };
         match fitted {
             // No window is open: the last one ended at the origin.
             Ok(started) => Ok((
-                FixedWindowRules::on(&started, self.limit, window, self.started),
-                started.nothing_since(self.origin),
+                FixedWindowRules::on(&started, self.settings.limit, window, self.settings.started),
+                started.nothing_since(self.timing.origin),
             )),
             // Without a setting of its own, the largest limit is the limit.
             Err(SettingsError::TooLarge {
                 setting: Setting::Limit,
                 max,
-            }) if most > self.limit => {
+            }) if most > self.settings.limit => {
                 let setting = Setting::MaxLimit;
                 Err(SettingsError::TooLarge { setting, max })
             }

@@ -44,6 +44,9 @@ use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
 use crate::time::rate::Rate;
 use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::time::timing::Timing;
+use crate::word::builder::sealed::Sealed;
+use crate::word::builder::{Builder, Ticks};
 use crate::word::settings::{Setting, SettingsError};
 use crate::word::{AtomicWord, NativeWord, Word, narrow};
 
@@ -60,7 +63,7 @@ use crate::word::{AtomicWord, NativeWord, Word, narrow};
 ///
 /// **Bound.** Any span of time `t` admits at most `burst + rate * t` permits, from slices and the
 /// rest together. The bound does not depend on how many permits the slices hold or how long they
-/// are idle. `t` counts in whole [ticks](Self::tick).
+/// are idle. `t` counts in whole [ticks](Self::timing).
 ///
 /// **Slices** together have at most half of the burst, so a bucket with a burst of 1 has none. The
 /// rest needs the other half as room for the permits that come in while slices take those that they
@@ -96,7 +99,7 @@ use crate::word::{AtomicWord, NativeWord, Word, narrow};
 /// [`AdjustableBucket`](crate::AdjustableBucket), from 1 µs up with a 64-bit word. With 64 bits the
 /// horizon is over ten years at most rates, and 418 days at 997 permits per second with as many at
 /// once. The word wraps as a token bucket's does. After idling for about a multiple of its
-/// [horizon](Self::horizon), the bucket may report too few available permits, and a slice may be
+/// [horizon](Self::timing), the bucket may report too few available permits, and a slice may be
 /// denied permits that it holds. This lasts about as long as the staleness.
 ///
 /// Source: the virtual schedule of a [`TokenBucket`](crate::TokenBucket), with caches per thread as
@@ -171,9 +174,7 @@ impl SlicedBucket {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn builder(rate: Rate, burst: u64) -> SlicedBucketBuilder {
-        SlicedBucketBuilder {
-            settings: BucketSettings::new(rate, burst),
-        }
+        Builder::new(BucketSettings::new(rate, burst))
     }
 }
 
@@ -377,51 +378,24 @@ impl<W: Word> SlicedBucket<W> {
         self.lasting(self.hold)
     }
 
-    /// Returns the tick: the bucket counts time in whole ticks.
+    /// Returns how the bucket counts time: see [`Timing`].
     ///
     /// ```
+    /// # use core::time::Duration;
     /// # use portcullis_core::{Rate, SlicedBucket};
-    /// assert_eq!(
-    ///     SlicedBucket::new(Rate::per_second(5), 10)
-    ///         .tick()
-    ///         .as_micros(),
-    ///     1
-    /// );
+    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
+    ///     .tick(Duration::from_millis(1))
+    ///     .build()?;
+    /// assert_eq!(bucket.timing().tick, Duration::from_millis(1));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
-    pub fn tick(&self) -> Duration {
-        self.lasting(1)
-    }
-
-    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
-    /// least one second. A slice may take the permits that it holds at any `now`, however stale.
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, SlicedBucket};
-    /// assert!(
-    ///     SlicedBucket::new(Rate::per_second(5), 10)
-    ///         .staleness()
-    ///         .as_secs()
-    ///         > 365 * 86_400
-    /// );
-    /// ```
-    pub fn staleness(&self) -> Duration {
-        self.span(self.rest(0).staleness())
-    }
-
-    /// Returns the idle time after which the state word repeats; [`Duration::MAX`] if it never
-    /// repeats. See **Horizon** in the type's documentation.
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, SlicedBucket};
-    /// assert!(
-    ///     SlicedBucket::new(Rate::per_second(5), 10)
-    ///         .horizon()
-    ///         .as_secs()
-    ///         > 365 * 86_400
-    /// );
-    /// ```
-    pub fn horizon(&self) -> Duration {
-        self.span(self.rest(0).mask)
+    pub fn timing(&self) -> Timing {
+        let rest = self.rest(0);
+        Timing::on(
+            &self.ticks,
+            self.span(rest.staleness()),
+            self.span(rest.mask),
+        )
     }
 
     /// The time in which the position moves by `units`.
@@ -878,114 +852,15 @@ replenishing!([W: Word] SlicedBucket<W>);
 /// # drop(slice);
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct SlicedBucketBuilder {
-    pub(super) settings: BucketSettings,
+pub type SlicedBucketBuilder = Builder<SlicedBucket>;
+
+impl Sealed for SlicedBucket {
+    type Settings = BucketSettings;
 }
 
-impl SlicedBucketBuilder {
-    /// Sets the permits in the bucket at its [`origin`](Self::origin), at most the burst. Default:
-    /// the burst.
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
-    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
-    ///     .initial(4)
-    ///     .build()?;
-    /// assert_eq!(bucket.available_at(Timestamp::ZERO), 4);
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn initial(mut self, permits: u64) -> Self {
-        self.settings.initial = permits;
-        self
-    }
+impl Ticks for SlicedBucket {}
 
-    /// Sets the instant at which the bucket starts and from which steps are counted. Default:
-    /// [`Timestamp::ZERO`].
-    ///
-    /// A request whose `now` is before the origin, by up to the staleness, is granted no more than
-    /// a request at the origin.
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
-    /// let start = Timestamp::from_secs(60);
-    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
-    ///     .initial(0)
-    ///     .origin(start)
-    ///     .build()?;
-    /// assert_eq!(bucket.available_at(start), 0);
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn origin(mut self, origin: Timestamp) -> Self {
-        self.settings.origin = origin;
-        self
-    }
-
-    /// Refills in steps: all permits of the rate arrive at the end of each of its periods. Default:
-    /// continuous refill.
-    ///
-    /// Periods are counted from the [`origin`](Self::origin). The bound is that of a [stepwise
-    /// token bucket](crate::builder::TokenBucketBuilder::stepwise).
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, SlicedBucket, Timestamp};
-    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
-    ///     .initial(0)
-    ///     .stepwise()
-    ///     .build()?;
-    /// assert_eq!(bucket.available_at(Timestamp::from_millis(999)), 0);
-    /// assert_eq!(bucket.available_at(Timestamp::from_millis(1_000)), 5);
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn stepwise(mut self) -> Self {
-        self.settings.terms.stepwise = true;
-        self
-    }
-
-    /// Sets the tick, 1 ns to 292 years: each `now` is rounded down to a whole tick.
-    ///
-    /// A coarser tick gives a longer horizon.
-    ///
-    /// Default: as for a [`TokenBucket`](crate::builder::TokenBucketBuilder::tick), with at least 1
-    /// µs if the burst does not leave all of 64 bits.
-    ///
-    /// Has no effect on a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Rate, SlicedBucket};
-    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
-    ///     .tick(Duration::from_millis(1))
-    ///     .build()?;
-    /// assert_eq!(bucket.tick(), Duration::from_millis(1));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn tick(mut self, tick: Duration) -> Self {
-        self.settings.terms.tick = Some(tick);
-        self
-    }
-
-    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
-    /// one second.
-    ///
-    /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
-    /// the horizon (with a 32-bit word, a 524,288th), at least a second and at most an hour.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Rate, SlicedBucket};
-    /// let bucket = SlicedBucket::builder(Rate::per_second(5), 10)
-    ///     .staleness(Duration::from_secs(60))
-    ///     .build()?;
-    /// assert_eq!(bucket.staleness(), Duration::from_secs(60));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn staleness(mut self, staleness: Duration) -> Self {
-        self.settings.terms.staleness = Some(staleness);
-        self
-    }
-
+impl Builder<SlicedBucket> {
     const_unless_loom! {
         /// Builds the bucket on the target's native word.
         ///
@@ -1018,15 +893,15 @@ impl SlicedBucketBuilder {
         /// # use portcullis_core::{Rate, SlicedBucket};
         /// let bucket: SlicedBucket<u32> =
         ///     SlicedBucket::builder(Rate::per_second(5), 10).build_on()?;
-        /// assert_eq!(bucket.tick().as_millis(), 1);
+        /// assert_eq!(bucket.timing().tick.as_millis(), 1);
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<SlicedBucket<W>, SettingsError> {
-            let terms = self.settings.terms;
+            let terms = self.bucket().terms;
             let most = terms.burst / 2;
             let low = bits(most);
             let started = if low < W::BITS {
-                self.settings.start(W::BITS - low)
+                self.bucket().start(W::BITS - low)
             } else {
                 Err(SettingsError::TooLarge { setting: Setting::Burst, max: 0 })
             };

@@ -43,6 +43,9 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::const_unless_loom;
 use crate::time::grid::Grid;
 use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::time::timing::Timing;
+use crate::word::builder::Builder;
+use crate::word::builder::sealed::Sealed;
 use crate::word::settings::{Setting, SettingsError};
 use crate::word::stamped::Stamped;
 use crate::word::{AtomicWord, NativeWord, Word, settings};
@@ -151,15 +154,13 @@ impl<const MAX_SEGMENTS: usize> SlidingWindow<MAX_SEGMENTS> {
         window: Duration,
         segments: u32,
     ) -> SlidingWindowBuilder<MAX_SEGMENTS> {
-        SlidingWindowBuilder {
+        Builder::new(SlidingWindowSettings {
             limit,
             window,
             segments,
             max_limit: None,
             strict: false,
-            origin: Timestamp::ZERO,
-            staleness: None,
-        }
+        })
     }
 }
 
@@ -397,30 +398,22 @@ impl<const MAX_SEGMENTS: usize, W: Word> SlidingWindow<MAX_SEGMENTS, W> {
         self.slots.step() as u32 - u32::from(self.strict)
     }
 
-    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
-    /// least one second.
+    /// Returns how the limiter counts time: see [`Timing`].
     ///
     /// ```
-    /// # use portcullis_core::SlidingWindow;
     /// # use core::time::Duration;
-    /// let limit = SlidingWindow::<4>::new(2, Duration::from_secs(4), 4);
-    /// assert!(limit.staleness() >= Duration::from_secs(1));
-    /// ```
-    pub fn staleness(&self) -> Duration {
-        self.span(self.layout.staleness())
-    }
-
-    /// Returns the idle time after which the state word repeats. See **Horizon** in the type's
-    /// documentation.
-    ///
-    /// ```
     /// # use portcullis_core::SlidingWindow;
-    /// # use core::time::Duration;
-    /// let limit = SlidingWindow::<4>::new(2, Duration::from_secs(4), 4);
-    /// assert!(limit.horizon() > Duration::from_secs(3_000_000_000));
+    /// let timing = SlidingWindow::<4>::new(3, Duration::from_secs(1), 4).timing();
+    /// assert_eq!(timing.tick, Duration::from_millis(250), "a segment");
+    /// assert!(timing.horizon > 4 * timing.staleness);
     /// ```
-    pub fn horizon(&self) -> Duration {
-        self.span(self.layout.range())
+    pub fn timing(&self) -> Timing {
+        Timing {
+            tick: self.span(1),
+            staleness: self.span(self.layout.staleness()),
+            horizon: self.span(self.layout.range()),
+            origin: self.grid.origin(),
+        }
     }
 
     /// As [`span`](Self::span), rounded up.
@@ -872,19 +865,23 @@ fn whole_windows(wanted: u64, limit: u64) -> (u64, u64) {
 /// );
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
+pub type SlidingWindowBuilder<const MAX_SEGMENTS: usize> = Builder<SlidingWindow<MAX_SEGMENTS>>;
+
+/// The settings of a [`SlidingWindow`] beside its timing.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct SlidingWindowBuilder<const MAX_SEGMENTS: usize> {
+pub struct SlidingWindowSettings {
     limit: u64,
     window: Duration,
     segments: u32,
     max_limit: Option<u64>,
     strict: bool,
-    origin: Timestamp,
-    staleness: Option<Duration>,
 }
 
-impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
+impl<const MAX_SEGMENTS: usize> Sealed for SlidingWindow<MAX_SEGMENTS> {
+    type Settings = SlidingWindowSettings;
+}
+
+impl<const MAX_SEGMENTS: usize> Builder<SlidingWindow<MAX_SEGMENTS>> {
     /// Limits any span of one window's length to `limit` permits, wherever the span starts.
     /// Default: any `segments` consecutive segments.
     ///
@@ -906,7 +903,7 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn strict(mut self) -> Self {
-        self.strict = true;
+        self.settings.strict = true;
         self
     }
 
@@ -925,55 +922,7 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn max_limit(mut self, max_limit: u64) -> Self {
-        self.max_limit = Some(max_limit);
-        self
-    }
-
-    /// Sets the instant from which segments are counted. Default: [`Timestamp::ZERO`].
-    ///
-    /// An earlier `now` counts as the origin. Has no effect on segments of 1 ns.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{SlidingWindow, Timestamp};
-    /// let limit = SlidingWindow::<2>::builder(1, Duration::from_secs(2), 2)
-    ///     .origin(Timestamp::from_millis(500))
-    ///     .build()?;
-    /// assert!(
-    ///     limit
-    ///         .try_acquire_at(Timestamp::from_millis(1_499), 1)
-    ///         .is_ok()
-    /// );
-    /// assert!(
-    ///     limit
-    ///         .try_acquire_at(Timestamp::from_millis(2_500), 1)
-    ///         .is_ok(),
-    ///     "two segments later"
-    /// );
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn origin(mut self, origin: Timestamp) -> Self {
-        self.origin = origin;
-        self
-    }
-
-    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
-    /// one second.
-    ///
-    /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
-    /// the horizon (with a 32-bit word, a 524,288th), at least a second and at most an hour.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{SlidingWindow, Timestamp};
-    /// let limit = SlidingWindow::<2>::builder(1, Duration::from_secs(2), 2)
-    ///     .staleness(Duration::from_secs(60))
-    ///     .build()?;
-    /// assert_eq!(limit.staleness(), Duration::from_secs(60));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn staleness(mut self, staleness: Duration) -> Self {
-        self.staleness = Some(staleness);
+        self.settings.max_limit = Some(max_limit);
         self
     }
 
@@ -1021,29 +970,29 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<SlidingWindow<MAX_SEGMENTS, W>, SettingsError> {
-            let max_limit = match self.max_limit {
-                Some(max) if self.limit > max => {
+            let max_limit = match self.settings.max_limit {
+                Some(max) if self.settings.limit > max => {
                     return Err(SettingsError::TooLarge { setting: Setting::Limit, max });
                 }
-                Some(max) if self.limit > 0 => max,
-                _ => self.limit,
+                Some(max) if self.settings.limit > 0 => max,
+                _ => self.settings.limit,
             };
-            let room = MAX_SEGMENTS.saturating_sub(self.strict as usize) as u64;
-            if self.segments == 0 {
+            let room = MAX_SEGMENTS.saturating_sub(self.settings.strict as usize) as u64;
+            if self.settings.segments == 0 {
                 return Err(SettingsError::Zero { setting: Setting::Segments });
             }
-            if self.segments as u64 > room {
+            if self.settings.segments as u64 > room {
                 return Err(SettingsError::TooLarge { setting: Setting::Segments, max: room });
             }
-            let window = match settings::nanos(self.window, Setting::Window) {
+            let window = match settings::nanos(self.settings.window, Setting::Window) {
                 Ok(nanos) => nanos,
                 Err(error) => return Err(error),
             };
-            let staleness = match settings::staleness_nanos(self.staleness) {
+            let staleness = match self.timing.staleness_nanos() {
                 Ok(nanos) => nanos,
                 Err(error) => return Err(error),
             };
-            let segments = self.segments as u64;
+            let segments = self.settings.segments as u64;
             if window < segments {
                 return Err(SettingsError::TooSmall { setting: Setting::Window, min: segments });
             }
@@ -1053,12 +1002,12 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
             if step > u64::MAX / scale {
                 return Err(SettingsError::TooLarge { setting: Setting::Window, max: u64::MAX / segments });
             }
-            let length = segments + self.strict as u64;
+            let length = segments + self.settings.strict as u64;
             // Rounded down, so that a second counts as no fewer segments than it has.
             let layout = match Stamped::new(max_limit, window / segments, length, staleness) {
                 Ok(layout) => layout,
                 // Without a setting of its own, the largest limit is the limit.
-                Err(SettingsError::TooLarge { setting: Setting::Limit, max }) if max_limit > self.limit => {
+                Err(SettingsError::TooLarge { setting: Setting::Limit, max }) if max_limit > self.settings.limit => {
                     return Err(SettingsError::TooLarge { setting: Setting::MaxLimit, max });
                 }
                 Err(error) => return Err(error),
@@ -1066,11 +1015,11 @@ impl<const MAX_SEGMENTS: usize> SlidingWindowBuilder<MAX_SEGMENTS> {
             Ok(SlidingWindow {
                 state: AtomicWord::new(0),
                 layout,
-                limit: AtomicWord::new(self.limit),
-                grid: Grid::new(self.origin, step),
+                limit: AtomicWord::new(self.settings.limit),
+                grid: Grid::new(self.timing.origin, step),
                 scale,
                 slots: Grid::new(Timestamp::ZERO, length),
-                strict: self.strict,
+                strict: self.settings.strict,
                 #[cfg(not(portcullis_loom))]
                 ring: [const { AtomicWord::new(0) }; MAX_SEGMENTS],
                 #[cfg(portcullis_loom)]

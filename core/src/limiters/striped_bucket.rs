@@ -92,7 +92,7 @@ use crate::limiter::{Answer, Ask, Back, Hints, Idle, Limiter, LimiterId, Read, R
 use crate::limiters::bucket_settings::BucketSettings;
 use crate::limiters::lattice::Lattice;
 use crate::limiters::slice::sealed::{Share, Source};
-use crate::limiters::sliced_bucket::{SlicedBucket, SlicedBucketBuilder, bits};
+use crate::limiters::sliced_bucket::{SlicedBucket, bits};
 use crate::limiters::stripe::{self, INDEX_BITS, LEAST, PARTS, sealed::Stripes, shares};
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
@@ -100,6 +100,9 @@ use crate::sync::const_unless_loom;
 use crate::time::grid::{Grid, divide, reciprocal};
 use crate::time::rate::Rate;
 use crate::time::timestamp::{Timestamp, saturating_nanos};
+use crate::time::timing::Timing;
+use crate::word::builder::sealed::Sealed;
+use crate::word::builder::{Builder, Ticks};
 use crate::word::settings::SettingsError;
 use crate::word::{AtomicWord, NativeWord, Word};
 
@@ -126,7 +129,7 @@ use crate::word::{AtomicWord, NativeWord, Word};
 ///
 /// **Bound.** Any span of time `t` admits at most `burst + rate * t` permits, from all stripes and
 /// the rest together, exactly as for a `TokenBucket`. The bound does not depend on which stripes
-/// hold permits, nor on where in a call a thread stops. `t` counts in whole [ticks](Self::tick).
+/// hold permits, nor on where in a call a thread stops. `t` counts in whole [ticks](Self::timing).
 ///
 /// **Denials.** If no calls overlap, a request is denied only if all stripes and the rest together
 /// have too few permits. Permits that another call moves at that moment count as used. A request
@@ -149,7 +152,7 @@ use crate::word::{AtomicWord, NativeWord, Word};
 ///
 /// **Refunds.** A take is refunded to its stripe while the stripe still has the allotment, except
 /// for one permit of each draw, which returns by time. With a 64-bit word, this holds for nearly a
-/// [`horizon`](Self::horizon) after the take; with a 32-bit word, at most until 2^18 permits, less
+/// [`horizon`](Self::timing) after the take; with a 32-bit word, at most until 2^18 permits, less
 /// the burst, have come in. A take from the rest is refunded if no other take has come since and
 /// stripes hold nothing, as while few permits are available.
 ///
@@ -331,9 +334,7 @@ impl StripedBucket {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn builder(rate: Rate, burst: u64) -> StripedBucketBuilder {
-        StripedBucketBuilder {
-            settings: SlicedBucket::builder(rate, burst),
-        }
+        Builder::new(BucketSettings::new(rate, burst))
     }
 }
 
@@ -474,40 +475,16 @@ impl<const N: usize, W: Word> StripedBucket<N, W> {
         self.rest.burst()
     }
 
-    /// Returns the tick: the bucket counts time in whole ticks.
+    /// Returns how the bucket counts time: see [`Timing`].
     ///
     /// ```
+    /// # use core::time::Duration;
     /// # use portcullis_core::{Rate, StripedBucket};
-    /// let bucket: StripedBucket = StripedBucket::new(Rate::per_second(5), 10);
-    /// assert_eq!(bucket.tick().as_nanos(), 1);
+    /// let bucket: StripedBucket = StripedBucket::new(Rate::per_second(1_000), 1_000);
+    /// assert!(bucket.timing().staleness >= Duration::from_secs(1));
     /// ```
-    pub fn tick(&self) -> Duration {
-        self.rest.tick()
-    }
-
-    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
-    /// least one second. A stripe may hand out the permits that it holds at any `now`, however
-    /// stale.
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, StripedBucket};
-    /// let bucket: StripedBucket = StripedBucket::new(Rate::per_second(5), 10);
-    /// assert!(bucket.staleness().as_secs() > 365 * 86_400);
-    /// ```
-    pub fn staleness(&self) -> Duration {
-        self.rest.staleness()
-    }
-
-    /// Returns the idle time after which the rest's word repeats; [`Duration::MAX`] if it never
-    /// repeats. See **Horizon** in the type's documentation.
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, StripedBucket};
-    /// let bucket: StripedBucket = StripedBucket::new(Rate::per_second(5), 10);
-    /// assert!(bucket.horizon().as_secs() > 365 * 86_400);
-    /// ```
-    pub fn horizon(&self) -> Duration {
-        self.rest.horizon()
+    pub fn timing(&self) -> Timing {
+        self.rest.timing()
     }
 
     /// The stripe's unit of time: a nanosecond where the word counts them for centuries.
@@ -1126,96 +1103,15 @@ replenishing!([const N: usize, W: Word] StripedBucket<N, W>);
 /// assert_eq!(bucket.available_at(Timestamp::ZERO), 9);
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct StripedBucketBuilder {
-    settings: SlicedBucketBuilder,
+pub type StripedBucketBuilder = Builder<StripedBucket>;
+
+impl Sealed for StripedBucket {
+    type Settings = BucketSettings;
 }
 
-impl StripedBucketBuilder {
-    /// Sets the permits in the bucket at its [`origin`](Self::origin), at most the burst. Default:
-    /// the burst.
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, StripedBucket, Timestamp};
-    /// let settings = StripedBucket::builder(Rate::per_second(5), 10).initial(4);
-    /// let bucket: StripedBucket = settings.build()?;
-    /// assert_eq!(bucket.available_at(Timestamp::ZERO), 4);
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn initial(mut self, permits: u64) -> Self {
-        self.settings = self.settings.initial(permits);
-        self
-    }
+impl Ticks for StripedBucket {}
 
-    /// Sets the instant at which the bucket starts and from which steps are counted. Default:
-    /// [`Timestamp::ZERO`]. See
-    /// [`TokenBucketBuilder::origin`](crate::builder::TokenBucketBuilder::origin).
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, StripedBucket, Timestamp};
-    /// let start = Timestamp::from_secs(60);
-    /// let settings = StripedBucket::builder(Rate::per_second(5), 10);
-    /// let bucket: StripedBucket = settings.initial(0).origin(start).build()?;
-    /// assert_eq!(bucket.available_at(start), 0);
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn origin(mut self, origin: Timestamp) -> Self {
-        self.settings = self.settings.origin(origin);
-        self
-    }
-
-    /// Refills in steps: all permits of the rate arrive at the end of each of its periods. Default:
-    /// continuous refill. See
-    /// [`TokenBucketBuilder::stepwise`](crate::builder::TokenBucketBuilder::stepwise).
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, StripedBucket, Timestamp};
-    /// let settings = StripedBucket::builder(Rate::per_second(5), 10);
-    /// let bucket: StripedBucket = settings.initial(0).stepwise().build()?;
-    /// assert_eq!(bucket.available_at(Timestamp::from_millis(999)), 0);
-    /// assert_eq!(bucket.available_at(Timestamp::from_millis(1_000)), 5);
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn stepwise(mut self) -> Self {
-        self.settings = self.settings.stepwise();
-        self
-    }
-
-    /// Sets the tick, 1 ns to 292 years: each `now` is rounded down to a whole tick. Default: as
-    /// for a [`SlicedBucket`](crate::builder::SlicedBucketBuilder::tick), for the bits that the
-    /// permits in stripes leave; 1 ns for a bucket that never draws.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Rate, StripedBucket};
-    /// let settings = StripedBucket::builder(Rate::per_second(5), 10);
-    /// let bucket: StripedBucket = settings.tick(Duration::from_millis(1)).build()?;
-    /// assert_eq!(bucket.tick(), Duration::from_millis(1));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn tick(mut self, tick: Duration) -> Self {
-        self.settings = self.settings.tick(tick);
-        self
-    }
-
-    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
-    /// one second. Default: as for a
-    /// [`SlicedBucket`](crate::builder::SlicedBucketBuilder::staleness).
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Rate, StripedBucket};
-    /// let settings = StripedBucket::builder(Rate::per_second(5), 10);
-    /// let bucket: StripedBucket = settings.staleness(Duration::from_secs(60)).build()?;
-    /// assert_eq!(bucket.staleness(), Duration::from_secs(60));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn staleness(mut self, staleness: Duration) -> Self {
-        self.settings = self.settings.staleness(staleness);
-        self
-    }
-
+impl Builder<StripedBucket> {
     const_unless_loom! {
         /// Builds the bucket on the target's native word.
         ///
@@ -1254,7 +1150,7 @@ impl StripedBucketBuilder {
             self,
         ) -> Result<StripedBucket<N, W>, SettingsError> {
             let () = StripedBucket::<N, W>::VALID;
-            let settings = self.settings.settings;
+            let settings = self.bucket();
             // What does not fit a bucket that never draws does not fit any.
             let plain = match settings.start(W::BITS) {
                 Ok(plain) => plain,

@@ -17,6 +17,9 @@ use crate::rules::word_limiter::{WordLimiter, around_word};
 use crate::sync::const_unless_loom;
 use crate::time::rate::Rate;
 use crate::time::timestamp::Timestamp;
+use crate::time::timing::Timing;
+use crate::word::builder::sealed::Sealed;
+use crate::word::builder::{Builder, Ticks};
 use crate::word::settings::SettingsError;
 use crate::word::{NativeWord, Word};
 
@@ -58,8 +61,8 @@ use crate::word::{NativeWord, Word};
 /// **Memory.** At most 80 bytes with a 64-bit word, and 56 with a 32-bit word.
 ///
 /// **Horizon.** The state word counts time and wraps: it repeats after the
-/// [horizon](Self::horizon). The bound holds for every `now` that is at most
-/// [`staleness`](Self::staleness) older than the newest `now` of a grant. If nothing is granted for
+/// [horizon](Self::timing). The bound holds for every `now` that is at most
+/// [`staleness`](Self::timing) older than the newest `now` of a grant. If nothing is granted for
 /// roughly a whole number of horizons, the bucket may then hold too few permits, never too many.
 /// This lasts at most about the staleness plus the time to fill. With a 64-bit word and the default
 /// tick, the horizon is 584 years if the time per permit is a whole number of nanoseconds. At other
@@ -125,9 +128,7 @@ impl TokenBucket {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn builder(rate: Rate, burst: u64) -> TokenBucketBuilder {
-        TokenBucketBuilder {
-            settings: BucketSettings::new(rate, burst),
-        }
+        Builder::new(BucketSettings::new(rate, burst))
     }
 }
 
@@ -393,66 +394,19 @@ impl<W: Word> TokenBucket<W> {
         self.limiter.rules().time_to_fill()
     }
 
-    /// Returns the tick: the bucket counts time in whole ticks.
+    /// Returns how the bucket counts time: see [`Timing`].
     ///
     /// ```
-    /// # use portcullis_core::{Rate, TokenBucket};
     /// # use core::time::Duration;
+    /// # use portcullis_core::{Rate, TokenBucket};
     /// let bucket = TokenBucket::builder(Rate::per_second(5), 10).build_on::<u32>()?;
-    /// assert_eq!(
-    ///     bucket.tick(),
-    ///     Duration::from_micros(100),
-    ///     "gives 32 bits a horizon of five days"
-    /// );
+    /// let timing = bucket.timing();
+    /// assert_eq!(timing.tick, Duration::from_micros(100), "gives 32 bits a horizon of five days");
+    /// assert!(timing.horizon > Duration::from_secs(4 * 86_400));
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
-    pub fn tick(&self) -> Duration {
-        self.limiter.rules().tick()
-    }
-
-    /// Returns the instant from which steps and ticks are counted. It is [`Timestamp::ZERO`] if a
-    /// tick is 1 ns.
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
-    /// let bucket = TokenBucket::new(Rate::per_second(5), 10);
-    /// assert_eq!(bucket.origin(), Timestamp::ZERO);
-    /// ```
-    pub fn origin(&self) -> Timestamp {
-        self.limiter.rules().origin()
-    }
-
-    /// Returns how much older than the newest `now` of a grant a timestamp may be for the bound to
-    /// hold: at least one second. At an older timestamp, the bucket may appear full, and so admit
-    /// too many permits.
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, TokenBucket};
-    /// assert!(
-    ///     TokenBucket::new(Rate::per_second(5), 10)
-    ///         .staleness()
-    ///         .as_secs()
-    ///         > 36 * 365 * 86_400
-    /// );
-    /// ```
-    pub fn staleness(&self) -> Duration {
-        self.limiter.rules().staleness()
-    }
-
-    /// Returns the time after which the state word repeats; [`Duration::MAX`] if it never repeats.
-    /// See **Horizon** in the type's documentation.
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, TokenBucket};
-    /// assert!(
-    ///     TokenBucket::new(Rate::per_second(5), 10)
-    ///         .horizon()
-    ///         .as_secs()
-    ///         > 580 * 365 * 86_400
-    /// );
-    /// ```
-    pub fn horizon(&self) -> Duration {
-        self.limiter.rules().horizon()
+    pub fn timing(&self) -> Timing {
+        self.limiter.rules().timing()
     }
 
     /// Returns the state word, to be saved for [`with_state`](Self::with_state).
@@ -548,76 +502,15 @@ impl<W: Word> IntoRules for TokenBucket<W> {
 /// assert!(bucket.try_acquire_at(Timestamp::from_secs(180), 60).is_ok());
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct TokenBucketBuilder {
-    settings: BucketSettings,
+pub type TokenBucketBuilder = Builder<TokenBucket>;
+
+impl Sealed for TokenBucket {
+    type Settings = BucketSettings;
 }
 
-impl TokenBucketBuilder {
-    /// Sets the permits in the bucket at its [`origin`](Self::origin), at most the burst. Default:
-    /// the burst.
-    ///
-    /// Buckets in a [`Keyed`](crate::Keyed) table always start full, for the reason given there.
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
-    /// let bucket = TokenBucket::builder(Rate::per_second(5), 10)
-    ///     .initial(4)
-    ///     .build()?;
-    /// assert_eq!(bucket.available_at(Timestamp::ZERO), 4);
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn initial(mut self, permits: u64) -> Self {
-        self.settings.initial = permits;
-        self
-    }
+impl Ticks for TokenBucket {}
 
-    /// Sets the instant at which the bucket starts and from which steps are counted. Default:
-    /// [`Timestamp::ZERO`].
-    ///
-    /// A request whose `now` is before the origin, by up to the staleness, is granted no more than
-    /// a request at the origin.
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
-    /// let start = Timestamp::from_secs(60);
-    /// let bucket = TokenBucket::builder(Rate::per_second(5), 10)
-    ///     .initial(0)
-    ///     .origin(start)
-    ///     .build()?;
-    /// assert_eq!(bucket.available_at(start), 0);
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn origin(mut self, origin: Timestamp) -> Self {
-        self.settings.origin = origin;
-        self
-    }
-
-    /// Refills in steps: all permits of the rate arrive at the end of each of its periods. Default:
-    /// continuous refill.
-    ///
-    /// Periods are counted from the [`origin`](Self::origin).
-    ///
-    /// **Bound** of a stepwise bucket: any span of time admits at most `burst + permits * k`
-    /// permits, where `permits` is the rate's permits per period and `k` is the number of periods
-    /// that end in the span.
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
-    /// let bucket = TokenBucket::builder(Rate::per_second(5), 10)
-    ///     .initial(0)
-    ///     .stepwise()
-    ///     .build()?;
-    /// assert_eq!(bucket.available_at(Timestamp::from_millis(999)), 0);
-    /// assert_eq!(bucket.available_at(Timestamp::from_millis(1_000)), 5);
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn stepwise(mut self) -> Self {
-        self.settings.terms.stepwise = true;
-        self
-    }
-
+impl Builder<TokenBucket> {
     /// Sets how many permits the bucket may owe after [`TokenBucket::force_at`] or
     /// [`TokenBucket::try_acquire_or_owe_at`]. Default: 0.
     ///
@@ -634,62 +527,6 @@ impl TokenBucketBuilder {
     /// ```
     pub const fn debt(mut self, permits: u64) -> Self {
         self.settings.terms.debt = permits;
-        self
-    }
-
-    /// Sets the tick, 1 ns to 292 years: each `now` is rounded down to a whole tick.
-    ///
-    /// A coarser tick gives a longer horizon.
-    ///
-    /// Default, of 1 ns, 10 ns, ... 10 s:
-    ///
-    /// - With a 64-bit word, 1 ns if a bucket that rested for up to ten years then grants: so at
-    ///   most rates. At others the finest that does, at most a 256th of the time of a permit: 100
-    ///   ns at 2,443 per second.
-    /// - With a 32-bit word, the coarsest that is at most a 1,000th of the time of a permit. If
-    ///   more than one in 100,000 of all times of rest were denied then, the finest coarser one
-    ///   with which fewer are. It brings at most an eighth of a permit (a 64th, if permits do not
-    ///   come in at whole ticks), or of what the burst holds beside one permit. If the horizon is
-    ///   still shorter than an hour, it may bring more.
-    /// - In a slot of a [`Keyed`](crate::Keyed) table, the finest from 1 µs on (1 ns in a 20-bit
-    ///   slot) whose horizon is at least an hour, or else the one with the longest horizon.
-    ///
-    /// A request for a permit is denied at rest at `(staleness + time of a permit) / horizon` of
-    /// all times.
-    ///
-    /// Has no effect on a [`stepwise`](Self::stepwise) bucket, whose tick is its period.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
-    /// let bucket = TokenBucket::builder(Rate::per_second(5), 10)
-    ///     .tick(Duration::from_millis(1))
-    ///     .build()?;
-    /// assert_eq!(bucket.tick(), Duration::from_millis(1));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn tick(mut self, tick: Duration) -> Self {
-        self.settings.terms.tick = Some(tick);
-        self
-    }
-
-    /// Sets how much older than the newest `now` of a grant a timestamp may be for the bound to
-    /// hold: at least one second.
-    ///
-    /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
-    /// the horizon (with a 32-bit word, a 524,288th), at least a second and at most an hour.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Rate, Timestamp, TokenBucket};
-    /// let bucket = TokenBucket::builder(Rate::per_second(5), 10)
-    ///     .staleness(Duration::from_secs(60))
-    ///     .build()?;
-    /// assert_eq!(bucket.staleness(), Duration::from_secs(60));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn staleness(mut self, staleness: Duration) -> Self {
-        self.settings.terms.staleness = Some(staleness);
         self
     }
 
@@ -762,7 +599,7 @@ impl TokenBucketBuilder {
     /// # use portcullis_core::keyed::{Line, Seed};
     /// let rules = TokenBucket::builder(Rate::per_minute(30), 60).stepwise().rules()?;
     /// let table = Keyed::new(rules, Line::for_keys(1_000), Seed::new());
-    /// assert_eq!(table.rules().tick().as_secs(), 60);
+    /// assert_eq!(table.rules().timing().tick.as_secs(), 60);
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn rules(self) -> Result<TokenBucketRules, SettingsError> {
@@ -774,7 +611,7 @@ impl TokenBucketBuilder {
 
     /// The rules, and the state in which a bucket starts.
     const fn rules_on<W: Word>(&self) -> Result<(TokenBucketRules<W>, u64), SettingsError> {
-        match self.settings.start(W::BITS) {
+        match self.bucket().start(W::BITS) {
             Ok((lattice, ticks, used)) => Ok((TokenBucketRules::on(&lattice, ticks), used)),
             Err(error) => Err(error),
         }

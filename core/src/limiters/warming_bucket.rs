@@ -14,6 +14,9 @@ use crate::rules::word_limiter::{WordLimiter, around_word};
 use crate::sync::const_unless_loom;
 use crate::time::rate::Rate;
 use crate::time::timestamp::Timestamp;
+use crate::time::timing::Timing;
+use crate::word::builder::sealed::Sealed;
+use crate::word::builder::{Builder, Ticks};
 use crate::word::settings::SettingsError;
 use crate::word::{NativeWord, Word};
 
@@ -58,8 +61,8 @@ use crate::word::{NativeWord, Word};
 /// accesses are `Relaxed`: a grant orders no other memory accesses.
 ///
 /// **Horizon.** The state word wraps. The bound holds for every `now` that is at most
-/// [`staleness`](Self::staleness) older than the newest one. After idling for a whole number of
-/// [horizons](Self::horizon), a bucket may hold too few permits, for about the staleness plus the
+/// [`staleness`](Self::timing) older than the newest one. After idling for a whole number of
+/// [horizons](Self::timing), a bucket may hold too few permits, for about the staleness plus the
 /// time to fill. In the `T` after that, it may count as warmer than it is. The bound
 /// `burst + rate * t` still holds. With a 64-bit word and the default tick, the horizon is 30 days
 /// or more with up to 10,000 permits per second and 100,000 in the warm-up time, if `1 / rate` is a
@@ -142,17 +145,12 @@ impl WarmingBucket {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn builder(rate: Rate, burst: u64, warm_up: Duration) -> WarmingBucketBuilder {
-        WarmingBucketBuilder {
-            terms: WarmingTerms {
-                rate,
-                burst,
-                warm_up,
-                cold_factor: 3,
-                tick: None,
-                staleness: None,
-                origin: Timestamp::ZERO,
-            },
-        }
+        Builder::new(WarmingTerms {
+            rate,
+            burst,
+            warm_up,
+            cold_factor: 3,
+        })
     }
 }
 
@@ -245,44 +243,19 @@ impl<W: Word> WarmingBucket<W> {
         self.limiter.rules().burst()
     }
 
-    /// Returns the tick: the bucket counts time in whole ticks.
+    /// Returns how the bucket counts time: see [`Timing`].
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Rate, WarmingBucket};
-    /// let builder = WarmingBucket::builder(Rate::per_second(5), 10, Duration::from_secs(4));
-    /// assert_eq!(builder.build()?.tick(), Duration::from_micros(1));
-    /// assert_eq!(builder.build_on::<u32>()?.tick(), Duration::from_millis(1));
+    /// let bucket = WarmingBucket::builder(Rate::per_second(5), 10, Duration::from_secs(4))
+    ///     .tick(Duration::from_millis(1))
+    ///     .build()?;
+    /// assert_eq!(bucket.timing().tick, Duration::from_millis(1));
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
-    pub fn tick(&self) -> Duration {
-        self.limiter.rules().tick()
-    }
-
-    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold: at
-    /// least one second. To an older timestamp, the bucket may look idle and therefore full.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Rate, WarmingBucket};
-    /// let bucket = WarmingBucket::new(Rate::per_second(5), 10, Duration::from_secs(4));
-    /// assert!(bucket.staleness() >= Duration::from_secs(1));
-    /// ```
-    pub fn staleness(&self) -> Duration {
-        self.limiter.rules().staleness()
-    }
-
-    /// Returns the idle time after which the state word repeats. See **Horizon** in the type's
-    /// documentation.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Rate, WarmingBucket};
-    /// let bucket = WarmingBucket::new(Rate::per_second(5), 10, Duration::from_secs(4));
-    /// assert!(bucket.horizon() > Duration::from_secs(30 * 86_400));
-    /// ```
-    pub fn horizon(&self) -> Duration {
-        self.limiter.rules().horizon()
+    pub fn timing(&self) -> Timing {
+        self.limiter.rules().timing()
     }
 
     /// Returns the state word, to be saved for [`with_state`](Self::with_state).
@@ -361,13 +334,15 @@ replenishing!([W: Word] WarmingBucket<W>);
 /// assert_eq!(bucket.burst(), 5);
 /// # Ok::<(), portcullis_core::SettingsError>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct WarmingBucketBuilder {
-    terms: WarmingTerms,
+pub type WarmingBucketBuilder = Builder<WarmingBucket>;
+
+impl Sealed for WarmingBucket {
+    type Settings = WarmingTerms;
 }
 
-impl WarmingBucketBuilder {
+impl Ticks for WarmingBucket {}
+
+impl Builder<WarmingBucket> {
     /// Sets how many times as long as at the stable rate a permit needs to return from a cold
     /// bucket: at least 1, which means no warm-up. Default: 3.
     ///
@@ -381,72 +356,7 @@ impl WarmingBucketBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn cold_factor(mut self, factor: u32) -> Self {
-        self.terms.cold_factor = factor;
-        self
-    }
-
-    /// Sets the instant at which the bucket starts and from which ticks are counted. Default:
-    /// [`Timestamp::ZERO`].
-    ///
-    /// A request whose `now` is before the origin, by up to the staleness, is granted no more than
-    /// a request at the origin.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Rate, Timestamp, WarmingBucket};
-    /// let start = Timestamp::from_secs(60);
-    /// let bucket = WarmingBucket::builder(Rate::per_second(5), 10, Duration::from_secs(4))
-    ///     .origin(start)
-    ///     .build()?;
-    /// assert_eq!(bucket.available_at(start), 10);
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn origin(mut self, origin: Timestamp) -> Self {
-        self.terms.origin = origin;
-        self
-    }
-
-    /// Sets the tick, 1 ns to 292 years: each `now` is rounded down to a whole tick.
-    ///
-    /// A coarser tick gives a longer horizon. If the burst is 1, permits return in whole ticks
-    /// each, so a tick should be short compared with `1 / rate`.
-    ///
-    /// Default: the finest of 1 ns, 10 ns, ... that is at most a hundredth of `1 / rate` and with
-    /// which a bucket that rested for up to ten years grants (with a 32-bit word: at all but one in
-    /// 100,000 of all times), or else the one with the longest horizon. If none of these fits the
-    /// word, the finest that does, up to `1 / rate` and 10 s.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Rate, WarmingBucket};
-    /// let bucket = WarmingBucket::builder(Rate::per_second(5), 10, Duration::from_secs(4))
-    ///     .tick(Duration::from_millis(1))
-    ///     .build()?;
-    /// assert_eq!(bucket.tick(), Duration::from_millis(1));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn tick(mut self, tick: Duration) -> Self {
-        self.terms.tick = Some(tick);
-        self
-    }
-
-    /// Sets how much older than the newest `now` a timestamp may be for the bound to hold: at least
-    /// one second.
-    ///
-    /// Default: a sixteenth of the horizon if that is longer than 292 years. Otherwise a 256th of
-    /// the horizon (with a 32-bit word, a 524,288th), at least a second and at most an hour.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Rate, WarmingBucket};
-    /// let bucket = WarmingBucket::builder(Rate::per_second(5), 10, Duration::from_secs(4))
-    ///     .staleness(Duration::from_secs(60))
-    ///     .build()?;
-    /// assert_eq!(bucket.staleness(), Duration::from_secs(60));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn staleness(mut self, staleness: Duration) -> Self {
-        self.terms.staleness = Some(staleness);
+        self.settings.cold_factor = factor;
         self
     }
 
@@ -501,7 +411,7 @@ impl WarmingBucketBuilder {
         /// };
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<WarmingBucket<W>, SettingsError> {
-            match self.terms.rules() {
+            match self.settings.rules(&self.timing) {
                 Ok((rules, state)) => Ok(WarmingBucket { limiter: WordLimiter::new(rules, state) }),
                 Err(error) => Err(error),
             }

@@ -32,6 +32,8 @@ use crate::newer::cold_path;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::time::grid::Grid;
 use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::time::timing::Timing;
+use crate::word::builder::AskedTiming;
 use crate::word::settings::{self, MIN_STALENESS, Misfit, Room, Scale, Setting, SettingsError};
 use crate::word::{AtomicWord, Word, narrow};
 
@@ -60,29 +62,26 @@ impl<W: Word> Hold<W> {
     pub(crate) const fn new(
         wait: Duration,
         setting: Setting,
-        tick: Option<Duration>,
-        staleness: Option<Duration>,
+        timing: &AskedTiming,
     ) -> Result<Self, SettingsError> {
         let wait = match settings::nanos(wait, setting) {
             Ok(nanos) => nanos,
             Err(error) => return Err(error),
         };
-        let staleness = match settings::staleness_nanos(staleness) {
-            Ok(nanos) => nanos,
-            Err(error) => return Err(error),
+        let (asked, staleness) = match (timing.tick_nanos(), timing.staleness_nanos()) {
+            (Ok(tick), Ok(staleness)) => (tick, staleness),
+            (Err(error), _) | (_, Err(error)) => return Err(error),
         };
-        if let Some(tick) = tick {
-            return match settings::nanos(tick, Setting::Tick) {
-                Ok(tick) => match Self::fit(wait, setting, tick, staleness) {
-                    Ok((hold, _)) => Ok(hold),
-                    Err(error) => Err(error),
-                },
+        let origin = timing.origin;
+        if let Some(tick) = asked {
+            return match Self::fit(wait, setting, tick, staleness, origin) {
+                Ok((hold, _)) => Ok(hold),
                 Err(error) => Err(error),
             };
         }
         let mut tick = Room::of(W::BITS).finest_tick(wait);
         loop {
-            match Self::fit(wait, setting, tick, staleness) {
+            match Self::fit(wait, setting, tick, staleness, origin) {
                 Ok((hold, true)) => return Ok(hold),
                 Ok((hold, false))
                     if tick > wait / 1_000
@@ -102,6 +101,7 @@ impl<W: Word> Hold<W> {
         setting: Setting,
         tick: u64,
         staleness: Option<u64>,
+        origin: Timestamp,
     ) -> Result<(Self, bool), SettingsError> {
         let room = Room::of(W::BITS);
         let range = 1u128 << W::BITS;
@@ -120,7 +120,7 @@ impl<W: Word> Hold<W> {
                     span: narrow(span),
                     on: narrow(on as u64),
                     staleness: narrow(staleness as u64),
-                    ticks: Grid::new(Timestamp::ZERO, tick),
+                    ticks: Grid::new(origin, tick),
                 };
                 Ok((hold, room.is_enough(range, on, scale)))
             }
@@ -244,24 +244,15 @@ impl<W: Word> Hold<W> {
         }
     }
 
-    /// How stale a timestamp may be, compared with the one that started the hold, and still find
-    /// the hold on.
-    pub(crate) fn staleness(&self) -> Duration {
-        self.span_of(self.staleness.into())
-    }
-
-    /// The time after which the word wraps.
-    pub(crate) fn horizon(&self) -> Duration {
-        self.span_of(W::MASK)
+    /// Returns how the hold counts time: see [`Timing`].
+    pub(crate) fn timing(&self) -> Timing {
+        let staleness = self.span_of(self.staleness.into());
+        Timing::on(&self.ticks, staleness, self.span_of(W::MASK))
     }
 
     /// The time from a start at a whole tick to the end.
     pub(crate) fn wait(&self) -> Duration {
         self.span_of(self.span.into())
-    }
-
-    pub(crate) fn tick(&self) -> Duration {
-        Duration::from_nanos(self.ticks.step())
     }
 
     fn span_of(&self, ticks: u64) -> Duration {

@@ -27,7 +27,8 @@
 use crate::limiter::receipt::Receipt;
 use crate::newer::signed;
 use crate::time::grid::Grid;
-use crate::time::timestamp::Timestamp;
+use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::time::timing::Timing;
 use crate::word::settings::{self, MIN_STALENESS, Room, Scale, Setting, SettingsError};
 use crate::word::{Word, narrow};
 
@@ -340,6 +341,13 @@ impl<W: Word> Started<W> {
             }),
             Err(error) => Err(error),
         }
+    }
+
+    pub(crate) fn timing(&self) -> Timing {
+        let step = u128::from(self.grid.step());
+        let lasting = |positions| saturating_duration(u128::from(positions) * step);
+        let (staleness, range) = (self.layout.staleness(), self.layout.range());
+        Timing::on(&self.grid, lasting(staleness), lasting(range))
     }
 
     /// Returns the length of a span as a stamp, rounded up.

@@ -22,6 +22,8 @@ use crate::limiter::{Answer, Ask, Back, How, Limiter, LimiterId, Read, Reading, 
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::time::timestamp::Timestamp;
+use crate::time::timing::Timing;
+use crate::word::builder::AskedTiming;
 use crate::word::hold::{Hold, NEVER};
 use crate::word::settings::{Setting, SettingsError};
 use crate::word::{AtomicWord, NativeWord, Word};
@@ -52,12 +54,12 @@ use crate::word::{AtomicWord, NativeWord, Word};
 ///
 /// **Cost.** A grant reads the available permits, and pays a load and two comparisons per
 /// threshold; in a composition, also a call through a pointer. It writes only to start a hold, and
-/// to clear a word that has been over for the [`staleness`](Self::staleness). The same applies to a
+/// to clear a word that has been over for the [`staleness`](Self::timing). The same applies to a
 /// denial. Lock-free if the inner limiter is; all accesses are `Relaxed`.
 ///
 /// **Horizon.** The words wrap. A hold is in force for every `now` that is at most
-/// [`staleness`](Self::staleness) older than the newest one. If no grant follows a hold for roughly
-/// a whole number of [horizons](Self::horizon), its decision may come back once, for at most the
+/// [`staleness`](Self::timing) older than the newest one. If no grant follows a hold for roughly
+/// a whole number of [horizons](Self::timing), its decision may come back once, for at most the
 /// hold plus that staleness, or may end early once.
 ///
 /// Source: the thresholds of ATS, each with a decision type and a `minDecisionDuration`.
@@ -224,8 +226,8 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
         &self.thresholds
     }
 
-    /// Returns how much older than the newest `now` another one may be and still observe the holds
-    /// that the newest one started: at least one second. Without holds, [`Duration::MAX`].
+    /// Returns how the holds count time: see [`Timing`]. Of several holds it is the coarsest tick,
+    /// the shortest staleness and the shortest horizon. Without holds, all are [`Duration::MAX`].
     ///
     /// ```
     /// # use core::time::Duration;
@@ -236,44 +238,17 @@ impl<L, D, const N: usize, W: Word> Escalation<L, D, N, W> {
     ///     hold: Duration::from_secs(5),
     ///     decision: "warn",
     /// };
-    /// assert!(
-    ///     Escalation::new(Concurrency::new(10), [warn]).staleness()
-    ///         >= Duration::from_secs(1)
-    /// );
+    /// let timing = Escalation::new(Concurrency::new(10), [warn]).timing();
+    /// assert!(timing.staleness >= Duration::from_secs(1));
+    /// assert!(timing.horizon > Duration::from_secs(3_600));
     /// ```
-    pub fn staleness(&self) -> Duration {
+    pub fn timing(&self) -> Timing {
         self.holds
             .iter()
             .flatten()
-            .map(Hold::staleness)
-            .min()
-            .unwrap_or(Duration::MAX)
-    }
-
-    /// Returns the time after which the first word wraps: see the type's documentation. Without
-    /// holds, [`Duration::MAX`].
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Concurrency, Escalation};
-    /// # use portcullis_core::builder::EscalationThreshold;
-    /// let warn = EscalationThreshold {
-    ///     used: 8,
-    ///     hold: Duration::from_secs(5),
-    ///     decision: "warn",
-    /// };
-    /// assert!(
-    ///     Escalation::new(Concurrency::new(10), [warn]).horizon()
-    ///         > Duration::from_secs(3_600)
-    /// );
-    /// ```
-    pub fn horizon(&self) -> Duration {
-        self.holds
-            .iter()
-            .flatten()
-            .map(Hold::horizon)
-            .min()
-            .unwrap_or(Duration::MAX)
+            .map(Hold::timing)
+            .reduce(Timing::and)
+            .unwrap_or(Timing::NONE)
     }
 
     /// Returns the inner limiter.
@@ -525,7 +500,7 @@ impl<L, D, const N: usize> EscalationBuilder<L, D, N> {
     /// # use portcullis_core::builder::EscalationThreshold;
     /// let warn = EscalationThreshold { used: 8, hold: Duration::from_secs(5), decision: "warn" };
     /// let limit = Escalation::builder(Concurrency::new(10), [warn]).build_on::<u32>()?;
-    /// assert!(limit.staleness() >= Duration::from_secs(1));
+    /// assert!(limit.timing().staleness >= Duration::from_secs(1));
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub fn build_on<W: Word>(self) -> Result<Escalation<L, D, N, W>, SettingsError> {
@@ -555,7 +530,7 @@ const fn holds<D, W: Word, const N: usize>(
             });
         }
         if !threshold.hold.is_zero() {
-            holds[index] = match Hold::new(threshold.hold, Setting::Hold, None, None) {
+            holds[index] = match Hold::new(threshold.hold, Setting::Hold, &AskedTiming::DEFAULT) {
                 Ok(hold) => Some(hold),
                 Err(error) => return Err(error),
             };

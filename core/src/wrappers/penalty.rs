@@ -28,6 +28,9 @@ use crate::limiters::unlimited::Unlimited;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::const_unless_loom;
 use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::time::timing::Timing;
+use crate::word::builder::sealed::Sealed;
+use crate::word::builder::{Builder, Ticks};
 use crate::word::hold::{Hold, NEVER};
 use crate::word::settings::{Setting, SettingsError};
 use crate::word::stamped::Started;
@@ -60,15 +63,15 @@ use crate::word::{AtomicWord, NativeWord, Word, settings};
 /// no penalty, and paused before it took from the inner limiter.
 ///
 /// **Writes.** A penalty writes once, when it starts. Denials during the penalty write nothing and
-/// do not prolong it. Once the penalty has been over for the [`staleness`](Self::staleness), the
+/// do not prolong it. Once the penalty has been over for the [`staleness`](Self::timing), the
 /// next grant clears the word.
 ///
 /// **Cost.** A grant costs one more load and one more comparison than without a penalty. Lock-free
 /// if the inner limiter is. All accesses are `Relaxed`, because everything depends on one word.
 ///
 /// **Horizon.** The word wraps. The penalty holds for every `now` that is at most
-/// [`staleness`](Self::staleness) older than the newest one. If a limiter grants nothing for
-/// roughly a whole number of [horizons](Self::horizon) after a penalty, the penalty may come back
+/// [`staleness`](Self::timing) older than the newest one. If a limiter grants nothing for
+/// roughly a whole number of [horizons](Self::timing) after a penalty, the penalty may come back
 /// once, for at most the wait plus that staleness. Then requests are denied needlessly. None is
 /// admitted wrongly.
 ///
@@ -129,13 +132,11 @@ impl Penalty<Unlimited> {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn builder(wait: Duration) -> PenaltyBuilder {
-        PenaltyBuilder {
+        Builder::new(PenaltyTerms {
             wait,
             denials: 1,
             within: Duration::from_nanos(1),
-            tick: None,
-            staleness: None,
-        }
+        })
     }
 }
 
@@ -204,7 +205,7 @@ impl<L, W: Word> Penalty<L, W> {
     }
 
     /// Returns how long a penalty lasts at least: the wait, rounded up to whole
-    /// [ticks](Self::tick).
+    /// [ticks](Self::timing).
     ///
     /// ```
     /// # use core::time::Duration;
@@ -250,52 +251,17 @@ impl<L, W: Word> Penalty<L, W> {
         })
     }
 
-    /// Returns how much older than the newest `now` another one may be and still observe the
-    /// penalty that the newest one started: at least one second.
+    /// Returns how the penalty counts its wait: see [`Timing`].
     ///
     /// ```
     /// # use core::time::Duration;
-    /// # use portcullis_core::{Penalty, Unlimited};
-    /// assert!(
-    ///     Penalty::new(Unlimited, Duration::from_secs(5)).staleness()
-    ///         >= Duration::from_secs(1)
-    /// );
+    /// # use portcullis_core::{Concurrency, Penalty};
+    /// let limit = Penalty::new(Concurrency::new(1), Duration::from_secs(60));
+    /// assert!(limit.timing().staleness >= Duration::from_secs(1));
+    /// assert!(limit.timing().horizon > Duration::from_secs(365 * 86_400));
     /// ```
-    pub fn staleness(&self) -> Duration {
-        self.hold.staleness()
-    }
-
-    /// Returns the time after which the word wraps: see the type's documentation.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Penalty, Unlimited};
-    /// assert!(
-    ///     Penalty::new(Unlimited, Duration::from_secs(5)).horizon()
-    ///         > Duration::from_secs(3_600)
-    /// );
-    /// ```
-    pub fn horizon(&self) -> Duration {
-        self.hold.horizon()
-    }
-
-    /// Returns the tick, to which starts and waits are rounded up: a penalty is less than three
-    /// ticks longer than the wait.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Penalty, Unlimited};
-    /// # use portcullis_core::builder::PenaltySettings;
-    /// let wide: PenaltySettings<u64> =
-    ///     Penalty::builder(Duration::from_secs(5)).build_on()?;
-    /// let narrow: PenaltySettings<u32> =
-    ///     Penalty::builder(Duration::from_secs(5)).build_on()?;
-    /// assert_eq!(wide.around(Unlimited).tick(), Duration::from_nanos(1));
-    /// assert_eq!(narrow.around(Unlimited).tick(), Duration::from_millis(1));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub fn tick(&self) -> Duration {
-        self.hold.tick()
+    pub fn timing(&self) -> Timing {
+        self.hold.timing()
     }
 
     /// Returns the inner limiter.
@@ -596,17 +562,23 @@ impl<W: Word> Spared<W> {
 /// };
 /// static LIMIT: Penalty<Concurrency> = STRICT.around(Concurrency::new(100));
 /// ```
+pub type PenaltyBuilder = Builder<PenaltySettings>;
+
+/// The settings of a [`PenaltySettings`] beside its timing.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct PenaltyBuilder {
+pub struct PenaltyTerms {
     wait: Duration,
     denials: u64,
     within: Duration,
-    tick: Option<Duration>,
-    staleness: Option<Duration>,
 }
 
-impl PenaltyBuilder {
+impl Sealed for PenaltySettings {
+    type Settings = PenaltyTerms;
+}
+
+impl Ticks for PenaltySettings {}
+
+impl Builder<PenaltySettings> {
     /// Sets how many denials start a penalty: denial number `denials`, at least 1, in a window of
     /// length `within` that the first of them starts. While that window lasts, each further denial
     /// starts another penalty. Default: the first denial starts one.
@@ -632,50 +604,7 @@ impl PenaltyBuilder {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn after(mut self, denials: u64, within: Duration) -> Self {
-        (self.denials, self.within) = (denials, within);
-        self
-    }
-
-    /// Sets the tick, 1 ns to 292 years, to which starts, waits and windows are rounded up.
-    /// Default: the finest of 1 ns, 10 ns, 100 ns, ... in which the wait fits the word. With a
-    /// 32-bit word, the choice starts at about a 1,000th of the wait, and ends where a penalty that
-    /// is over seems to be on at most at one in 100,000 of all times, or at a hundredth of the wait
-    /// if the horizon is an hour or more. For the window of denials, the default is that of a
-    /// [`FixedWindow`](crate::FixedWindow).
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Penalty, Unlimited};
-    /// let settings = Penalty::builder(Duration::from_secs(60))
-    ///     .tick(Duration::from_millis(1))
-    ///     .build()?;
-    /// assert_eq!(settings.around(Unlimited).tick(), Duration::from_millis(1));
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn tick(mut self, tick: Duration) -> Self {
-        self.tick = Some(tick);
-        self
-    }
-
-    /// Sets the staleness: how much older than the newest `now` another one may be and still
-    /// observe a penalty. At least one second. Default: a sixteenth of the horizon if that covers
-    /// 292 years; otherwise a 256th of it (with a 32-bit word, a 524,288th), at least a second and
-    /// at most an hour.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::{Penalty, Unlimited};
-    /// let settings = Penalty::builder(Duration::from_secs(60))
-    ///     .staleness(Duration::from_secs(10))
-    ///     .build()?;
-    /// assert_eq!(
-    ///     settings.around(Unlimited).staleness(),
-    ///     Duration::from_secs(10)
-    /// );
-    /// # Ok::<(), portcullis_core::SettingsError>(())
-    /// ```
-    pub const fn staleness(mut self, staleness: Duration) -> Self {
-        self.staleness = Some(staleness);
+        (self.settings.denials, self.settings.within) = (denials, within);
         self
     }
 
@@ -716,23 +645,28 @@ impl PenaltyBuilder {
         /// # use portcullis_core::builder::PenaltySettings;
         /// let settings: PenaltySettings<u32> =
         ///     Penalty::builder(Duration::from_secs(60)).build_on()?;
-        /// assert!(settings.around(Concurrency::new(1)).horizon() > Duration::from_secs(3_600));
+        /// let limit = settings.around(Concurrency::new(1));
+        /// assert!(limit.timing().horizon > Duration::from_secs(3_600));
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<PenaltySettings<W>, SettingsError> {
-            let hold = match Hold::new(self.wait, Setting::Wait, self.tick, self.staleness) {
+            let hold = match Hold::new(self.settings.wait, Setting::Wait, &self.timing) {
                 Ok(hold) => hold,
                 Err(error) => return Err(error),
             };
             match self.spared() {
-                Ok(spared) => Ok(PenaltySettings { hold, spared }),
+                Ok(Some(spared)) => {
+                    let denials = spared.started.nothing_since(self.timing.origin);
+                    Ok(PenaltySettings { hold, spared: Some(spared), denials })
+                }
+                Ok(None) => Ok(PenaltySettings { hold, spared: None, denials: 0 }),
                 Err(error) => Err(error),
             }
         }
     }
 
     const fn spared<W: Word>(self) -> Result<Option<Spared<W>>, SettingsError> {
-        match self.denials {
+        match self.settings.denials {
             0 => {
                 return Err(SettingsError::Zero {
                     setting: Setting::Threshold,
@@ -741,28 +675,25 @@ impl PenaltyBuilder {
             1 => return Ok(None),
             _ => {}
         }
-        let within = match settings::nanos(self.within, Setting::Within) {
+        let within = match settings::nanos(self.settings.within, Setting::Within) {
             Ok(nanos) => nanos,
             Err(error) => return Err(error),
         };
-        let tick = match self.tick {
-            None => None,
-            Some(tick) => match settings::nanos(tick, Setting::Tick) {
-                Ok(nanos) => Some(nanos),
-                Err(error) => return Err(error),
-            },
+        let tick = match self.timing.tick_nanos() {
+            Ok(nanos) => nanos,
+            Err(error) => return Err(error),
         };
-        let staleness = match settings::staleness_nanos(self.staleness) {
+        let staleness = match self.timing.staleness_nanos() {
             Ok(nanos) => nanos,
             Err(error) => return Err(error),
         };
         match Started::new(
-            self.denials - 1,
+            self.settings.denials - 1,
             within,
             within,
             tick,
             staleness,
-            Timestamp::ZERO,
+            self.timing.origin,
         ) {
             Ok(started) => Ok(Some(Spared {
                 started,
@@ -797,6 +728,8 @@ impl PenaltyBuilder {
 pub struct PenaltySettings<W: Word = NativeWord> {
     hold: Hold<W>,
     spared: Option<Spared<W>>,
+    /// The word of a limiter that has denied nothing yet.
+    denials: u64,
 }
 
 impl<W: Word> PenaltySettings<W> {
@@ -812,13 +745,9 @@ impl<W: Word> PenaltySettings<W> {
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn around<L>(self, limiter: L) -> Penalty<L, W> {
-            let nothing = match &self.spared {
-                Some(spared) => spared.started.nothing_since(Timestamp::ZERO),
-                None => 0,
-            };
             Penalty {
                 until: AtomicWord::new(NEVER),
-                denials: AtomicWord::new(nothing),
+                denials: AtomicWord::new(self.denials),
                 hold: self.hold,
                 spared: self.spared,
                 limiter,

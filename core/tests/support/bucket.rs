@@ -53,9 +53,9 @@ impl BucketModel {
         origin: u64,
     ) -> Self {
         let stated = Stated {
-            tick: bucket.tick(),
-            staleness: bucket.staleness(),
-            horizon: bucket.horizon(),
+            tick: bucket.timing().tick,
+            staleness: bucket.timing().staleness,
+            horizon: bucket.timing().horizon,
             bits: W::BITS,
         };
         Self::of(&stated, rate, burst, initial, origin)
@@ -337,12 +337,12 @@ pub(crate) fn random_adjustable<W: Word>(
     let some = draws.within(0, burst);
     let initial = draws.one_of(&[burst, some, 0]);
     let bucket = settings.adjustable(burst, initial).build_on::<W>().ok()?;
-    let twin = settings.builder(burst, initial).tick(bucket.tick());
+    let twin = settings.builder(burst, initial).tick(bucket.timing().tick);
     let twin = twin.build_on::<W>().ok()?;
     let stated = Stated {
-        tick: bucket.tick(),
-        staleness: bucket.staleness(),
-        horizon: bucket.horizon(),
+        tick: bucket.timing().tick,
+        staleness: bucket.timing().staleness,
+        horizon: bucket.timing().horizon,
         bits: if W::BITS == 64 { 52 } else { 26 },
     };
     let model = BucketModel::of(

@@ -41,9 +41,9 @@ pub(crate) fn everyday_limits() -> Vec<Everyday> {
             limits.push(Everyday {
                 burst: burst as u32,
                 full_after: nanos(rules.time_to_fill().unwrap()),
-                repeats: rules.horizon().as_nanos(),
-                tick: nanos(rules.tick()),
-                staleness: nanos(rules.staleness()),
+                repeats: rules.timing().horizon.as_nanos(),
+                tick: nanos(rules.timing().tick),
+                staleness: nanos(rules.timing().staleness),
                 rules: rules.into(),
             });
         }
@@ -59,10 +59,10 @@ pub(crate) fn everyday_limits() -> Vec<Everyday> {
             let rules = [builder, started][nth % 2].rules().unwrap();
             limits.push(Everyday {
                 burst: limit as u32,
-                full_after: nanos(window) + nanos(rules.tick()),
-                repeats: rules.horizon().as_nanos(),
-                tick: nanos(rules.tick()),
-                staleness: nanos(rules.staleness()),
+                full_after: nanos(window) + nanos(rules.timing().tick),
+                repeats: rules.timing().horizon.as_nanos(),
+                tick: nanos(rules.timing().tick),
+                staleness: nanos(rules.timing().staleness),
                 rules: rules.into(),
             });
         }

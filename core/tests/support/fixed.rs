@@ -33,7 +33,7 @@ pub(crate) struct FixedModel {
 
 impl FixedModel {
     fn new<W: Word>(fixed: &FixedWindow<W>, window: u64, started: bool, origin: u64) -> Self {
-        let step = nanos(fixed.tick());
+        let step = nanos(fixed.timing().tick);
         let positions = |span: Duration| (span.as_nanos() / u128::from(step)).cast_signed();
         Self {
             limit: fixed.limit(),
@@ -46,9 +46,12 @@ impl FixedModel {
             end: if step == 1 { origin.into() } else { 0 },
             count: 0,
             newest: if step == 1 { origin.into() } else { 0 },
-            range: positions(fixed.horizon()) + 1,
-            staleness: positions(fixed.staleness().min(AGES)),
-            facts: (nanos(fixed.staleness()), nanos(fixed.horizon())),
+            range: positions(fixed.timing().horizon) + 1,
+            staleness: positions(fixed.timing().staleness.min(AGES)),
+            facts: (
+                nanos(fixed.timing().staleness),
+                nanos(fixed.timing().horizon),
+            ),
             earliest: if step == 1 { origin } else { 0 },
         }
     }

@@ -65,7 +65,7 @@ macro_rules! for_each_limiter {
                 .build_on()),
                 back: by_time,
                 denial: writes_nothing,
-                refunds: [|limiter, _time| limiter.horizon()],
+                refunds: [|limiter, _time| limiter.timing().horizon],
                 saves: [
                     portcullis_core::TokenBucket::builder(portcullis_core::Rate::per_second(3), 7),
                     portcullis_core::TokenBucket::builder(portcullis_core::Rate::per_second(3), 7)
@@ -89,7 +89,7 @@ macro_rules! for_each_limiter {
                     .build_on()),
                 back: by_time,
                 denial: writes_nothing,
-                refunds: [|limiter, time| limiter.horizon() + time],
+                refunds: [|limiter, time| limiter.timing().horizon + time],
                 saves: [
                     portcullis_core::FixedWindow::builder(3, core::time::Duration::from_secs(1)),
                     portcullis_core::FixedWindow::builder(3, core::time::Duration::from_secs(1))
@@ -113,7 +113,7 @@ macro_rules! for_each_limiter {
                     .build_on()),
                 back: by_time,
                 denial: writes_nothing,
-                refunds: [|limiter, time| limiter.horizon() + time / 8],
+                refunds: [|limiter, time| limiter.timing().horizon + time / 8],
                 saves: [],
                 // It also counts in its ring.
                 hot_path: { writes: 2, cold: ["expired", "roll"] },
@@ -172,7 +172,7 @@ macro_rules! for_each_limiter {
                 .build_on()),
                 back: by_time,
                 denial: writes_nothing,
-                refunds: [|limiter, _time| limiter.horizon()],
+                refunds: [|limiter, _time| limiter.timing().horizon],
                 saves: [],
                 // A new tick, frequent changes of settings, a debt.
                 hot_path: {
@@ -196,7 +196,7 @@ macro_rules! for_each_limiter {
                     .build_on()),
                 back: by_time,
                 denial: writes_nothing,
-                refunds: [|limiter, time| limiter.horizon() + time],
+                refunds: [|limiter, time| limiter.timing().horizon + time],
                 saves: [],
                 // The same, or a window that was refunded completely.
                 hot_path: {
@@ -222,7 +222,7 @@ macro_rules! for_each_limiter {
                     .build_on()),
                 back: by_time,
                 denial: acts,
-                refunds: [|limiter, _time| limiter.horizon()],
+                refunds: [|limiter, _time| limiter.timing().horizon],
                 saves: [
                     portcullis_core::CooldownWindow::builder(4, core::time::Duration::from_secs(2))
                         .wait(core::time::Duration::from_secs(1)),
@@ -252,7 +252,7 @@ macro_rules! for_each_limiter {
                 .build_on()),
                 back: by_time,
                 denial: writes_nothing,
-                refunds: [|limiter, _time| limiter.horizon()],
+                refunds: [|limiter, _time| limiter.timing().horizon],
                 saves: [],
                 hot_path: { writes: 1, cold: [] },
                 counted: { allow: [], deny: [], roll: [], retry: [], refund: [] },
@@ -273,7 +273,7 @@ macro_rules! for_each_limiter {
                 .build_on()),
                 back: by_time,
                 denial: learns,
-                refunds: [|limiter, _time| limiter.horizon()],
+                refunds: [|limiter, _time| limiter.timing().horizon],
                 saves: [],
                 hot_path: { writes: 1, cold: ["take_slowly", "trade", "look", "first"] },
                 counted: {
@@ -326,7 +326,7 @@ macro_rules! for_each_limiter {
                 .build_on()),
                 back: by_time,
                 denial: writes_nothing,
-                refunds: [|limiter, _time| limiter.horizon()],
+                refunds: [|limiter, _time| limiter.timing().horizon],
                 saves: [
                     portcullis_core::WarmingBucket::builder(
                         portcullis_core::Rate::per_second(3),

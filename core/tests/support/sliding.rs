@@ -63,9 +63,12 @@ impl SlidingModel {
             grants: VecDeque::new(),
             newest: -length,
             stamp: -length,
-            range: in_segments(sliding.horizon()) + 1,
-            staleness: in_segments(sliding.staleness().min(AGES)),
-            facts: (nanos(sliding.staleness()), nanos(sliding.horizon())),
+            range: in_segments(sliding.timing().horizon) + 1,
+            staleness: in_segments(sliding.timing().staleness.min(AGES)),
+            facts: (
+                nanos(sliding.timing().staleness),
+                nanos(sliding.timing().horizon),
+            ),
             earliest: if window == segments { origin } else { 0 },
             blurred: None,
         }

@@ -63,7 +63,7 @@ fn gcd(a: u128, b: u128) -> u128 {
 
 impl WarmingModel {
     fn new<W: Word>(bucket: &WarmingBucket<W>, settings: WarmingSettings) -> Self {
-        let tick = nanos(bucket.tick());
+        let tick = nanos(bucket.timing().tick);
         let gain = u128::from(settings.permits) * u128::from(tick);
         let divisor = gcd(gain, settings.period.into());
         let (gain, cost) = (gain / divisor, u128::from(settings.period) / divisor);
@@ -88,7 +88,7 @@ impl WarmingModel {
                 let range = 1u128 << W::BITS.saturating_sub(coldness_bits);
                 let horizon = range / gain * u128::from(tick);
                 (coldness_bits <= enough || warmth <= 1 << least)
-                    && horizon.min(Duration::MAX.as_nanos()) == bucket.horizon().as_nanos()
+                    && horizon.min(Duration::MAX.as_nanos()) == bucket.timing().horizon.as_nanos()
             })
             .expect("a warmth that explains the horizon");
         let coldest = threshold + ramp;
@@ -115,7 +115,10 @@ impl WarmingModel {
             full_at: 0,
             coldness: coldest.cast_signed(),
             taken: VecDeque::new(),
-            facts: (nanos(bucket.staleness()), nanos(bucket.horizon())),
+            facts: (
+                nanos(bucket.timing().staleness),
+                nanos(bucket.timing().horizon),
+            ),
         };
         let late = u128::from(settings.staleness.div_ceil(tick)) * gain;
         let mut missing = 0;

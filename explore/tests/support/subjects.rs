@@ -5,7 +5,7 @@ use core::hash::{BuildHasherDefault, Hasher};
 use core::time::Duration;
 
 use portcullis_core::builder::{
-    EscalationThreshold, FixedWindowBuilder, SlicedBucketBuilder, TokenBucketBuilder,
+    EscalationThreshold, FixedWindowBuilder, SlicedBucketBuilder, Timing, TokenBucketBuilder,
 };
 use portcullis_core::clock::Interval;
 use portcullis_core::composition::AllLease;
@@ -137,16 +137,16 @@ impl BucketTerms {
         with_terms!(self, SlicedBucket::builder(self.rate(), self.burst))
     }
 
-    fn facts(&self, tick: Duration, staleness: Duration, horizon: Duration) -> Facts {
-        let tick = nanos(tick);
+    fn facts(&self, timing: Timing) -> Facts {
+        let tick = nanos(timing.tick);
         let grain = (self.period / u64::from(self.permits)).max(tick);
         Facts {
             grain,
             reach: reach(self.permits, self.period, self.burst + self.debt, tick),
-            staleness: nanos(staleness),
-            late_change: nanos(staleness),
-            horizon: nanos(horizon),
-            longest_horizon: nanos(horizon),
+            staleness: nanos(timing.staleness),
+            late_change: nanos(timing.staleness),
+            horizon: nanos(timing.horizon),
+            longest_horizon: nanos(timing.horizon),
             burst: self.burst,
             tick,
             origin: self.origin,
@@ -174,7 +174,7 @@ impl<W: Word> Subject for Bucket<W> {
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
         let terms = BucketTerms::random(draws);
         let bucket: TokenBucket<W> = terms.builder().build_on().ok()?;
-        let facts = terms.facts(bucket.tick(), bucket.staleness(), bucket.horizon());
+        let facts = terms.facts(bucket.timing());
         Some((Self { bucket, terms }, facts))
     }
 
@@ -230,7 +230,7 @@ impl<W: Word> Subject for Warming<W> {
             builder = builder.staleness(staleness);
         }
         let bucket: WarmingBucket<W> = builder.build_on().ok()?;
-        let mut facts = terms.facts(bucket.tick(), bucket.staleness(), bucket.horizon());
+        let mut facts = terms.facts(bucket.timing());
         facts.reach = facts.reach * u64::from(cold_factor) + warm_up + 2 * facts.tick;
         let subject = Self {
             bucket,
@@ -280,15 +280,15 @@ impl WindowTerms {
         }
     }
 
-    fn facts(&self, tick: Duration, staleness: Duration, horizon: Duration) -> Facts {
-        let tick = nanos(tick);
+    fn facts(&self, timing: Timing) -> Facts {
+        let tick = nanos(timing.tick);
         Facts {
             grain: self.window / 4,
             reach: self.window + 2 * tick,
-            staleness: nanos(staleness),
-            late_change: nanos(staleness),
-            horizon: nanos(horizon),
-            longest_horizon: nanos(horizon),
+            staleness: nanos(timing.staleness),
+            late_change: nanos(timing.staleness),
+            horizon: nanos(timing.horizon),
+            longest_horizon: nanos(timing.horizon),
             burst: self.limit,
             tick,
             origin: self.origin,
@@ -325,7 +325,7 @@ impl<W: Word> Subject for Fixed<W> {
     fn random(draws: &mut Draws<'_>) -> Option<(Self, Facts)> {
         let terms = WindowTerms::random(draws);
         let window: FixedWindow<W> = terms.fixed().build_on().ok()?;
-        let facts = terms.facts(window.tick(), window.staleness(), window.horizon());
+        let facts = terms.facts(window.timing());
         Some((Self { window, terms }, facts))
     }
 
@@ -370,11 +370,8 @@ impl<W: Word> Subject for Sliding<W> {
             builder = builder.staleness(staleness);
         }
         let window: SlidingWindow<4, W> = builder.build_on().ok()?;
-        let mut facts = terms.facts(
-            Duration::from_nanos(1),
-            window.staleness(),
-            window.horizon(),
-        );
+        let mut facts = terms.facts(window.timing());
+        facts.tick = 1;
         facts.grain = terms.window / u64::from(segments);
         facts.reach = 2 * terms.window + 4;
         let limits = [terms.limit, 1, terms.limit / 2 + 1, 2 * terms.limit];
@@ -457,7 +454,7 @@ impl<W: Word> Subject for Cooldown<W> {
             builder = builder.staleness(staleness);
         }
         let window: CooldownWindow<W> = builder.build_on().ok()?;
-        let mut facts = terms.facts(window.tick(), window.staleness(), window.horizon());
+        let mut facts = terms.facts(window.timing());
         facts.reach += wait.unwrap_or(0) + 2 * facts.tick;
         Some((
             Self {
@@ -651,7 +648,7 @@ impl<W: Word> Subject for Sliced<W> {
         let mut terms = BucketTerms::random(draws);
         terms.debt = 0;
         let bucket: SlicedBucket<W> = terms.sliced().build_on().ok()?;
-        let mut facts = terms.facts(bucket.tick(), bucket.staleness(), bucket.horizon());
+        let mut facts = terms.facts(bucket.timing());
         facts.reach += nanos(bucket.hold());
         Some((Self { bucket, terms }, facts))
     }
@@ -766,8 +763,8 @@ impl<W: Word> Subject for Adjustable<W> {
                 .ok()
         };
         let bucket = build(sets[0], None)?;
-        let tick = nanos(bucket.tick());
-        let built = sets.map(|set| build(set, Some(bucket.tick())));
+        let tick = nanos(bucket.timing().tick);
+        let built = sets.map(|set| build(set, Some(bucket.timing().tick)));
         let limited = || {
             built
                 .iter()
@@ -775,10 +772,11 @@ impl<W: Word> Subject for Adjustable<W> {
                 .filter(|(_, (rate, _))| is_limited(*rate))
         };
         let stale = limited()
-            .filter_map(|(built, _)| Some(nanos(built.as_ref()?.staleness())))
+            .filter_map(|(built, _)| Some(nanos(built.as_ref()?.timing().staleness)))
             .min();
         let stale = stale.unwrap_or(SECOND);
-        let horizon = |built: &Option<AdjustableBucket<W>>| Some(nanos(built.as_ref()?.horizon()));
+        let horizon =
+            |built: &Option<AdjustableBucket<W>>| Some(nanos(built.as_ref()?.timing().horizon));
         let longest = sets
             .iter()
             .filter(|(rate, _)| is_limited(*rate))
@@ -799,7 +797,7 @@ impl<W: Word> Subject for Adjustable<W> {
             grain: grain.max(tick),
             reach: longest.max().unwrap_or(SECOND),
             staleness: stale,
-            late_change: nanos(bucket.staleness()).min(stale.saturating_mul(8)),
+            late_change: nanos(bucket.timing().staleness).min(stale.saturating_mul(8)),
             horizon: built.iter().filter_map(horizon).min().unwrap_or(u64::MAX),
             longest_horizon: limited()
                 .filter_map(|(built, _)| horizon(built))
@@ -928,7 +926,7 @@ impl<W: Word> Subject for Changing<W> {
             builder = builder.staleness(staleness);
         }
         let window: AdjustableWindow<W> = builder.build_on().ok()?;
-        let mut facts = terms.facts(window.tick(), window.staleness(), window.horizon());
+        let mut facts = terms.facts(window.timing());
         facts.reach = longest + 2 * facts.tick;
         Some((
             Self {
@@ -1084,7 +1082,7 @@ table!(
         let mut terms = BucketTerms::random(draws);
         (terms.debt, terms.initial) = (0, terms.burst);
         let bucket = terms.builder().rules().ok()?;
-        let facts = terms.facts(bucket.tick(), bucket.staleness(), bucket.horizon());
+        let facts = terms.facts(bucket.timing());
         Some((bucket, facts, Terms::Bucket(terms)))
     }
 );
@@ -1098,7 +1096,7 @@ table!(
     |draws| {
         let terms = WindowTerms::random(draws);
         let window = terms.fixed().rules().ok()?;
-        let facts = terms.facts(window.tick(), window.staleness(), window.horizon());
+        let facts = terms.facts(window.timing());
         Some((window, facts, Terms::Window(terms)))
     }
 );
@@ -1261,12 +1259,10 @@ list!(
             ..terms
         };
         // The tick of both.
-        terms.tick = Some(nanos(largest.builder().rules().ok()?.tick()));
+        terms.tick = Some(nanos(largest.builder().rules().ok()?.timing().tick));
         let of = |burst| BucketTerms { burst, ..terms }.builder().rules().ok();
         let rules = [of(bursts[0])?, of(bursts[1])?];
-        let least = |of: fn(&TokenBucketRules) -> Duration| of(&rules[0]).min(of(&rules[1]));
-        let staleness = least(TokenBucketRules::staleness);
-        let facts = largest.facts(rules[0].tick(), staleness, least(TokenBucketRules::horizon));
+        let facts = largest.facts(rules[0].timing().and(rules[1].timing()));
         let burst = terms.burst;
         Some((rules, Facts { burst, ..facts }, (terms, bursts)))
     }
@@ -1288,13 +1284,11 @@ list!(
             ..terms
         };
         if terms.started {
-            terms.tick = Some(nanos(largest.fixed().rules().ok()?.tick()));
+            terms.tick = Some(nanos(largest.fixed().rules().ok()?.timing().tick));
         }
         let of = |limit| WindowTerms { limit, ..terms }.fixed().rules().ok();
         let rules = [of(limits[0])?, of(limits[1])?];
-        let least = |of: fn(&FixedWindowRules) -> Duration| of(&rules[0]).min(of(&rules[1]));
-        let staleness = least(FixedWindowRules::staleness);
-        let facts = terms.facts(rules[0].tick(), staleness, least(FixedWindowRules::horizon));
+        let facts = terms.facts(rules[0].timing().and(rules[1].timing()));
         Some((rules, facts, (terms, limits)))
     }
 );
@@ -1335,7 +1329,7 @@ impl Subject for Array {
         (terms.debt, terms.initial) = (0, terms.burst);
         let build = || terms.builder().build();
         let bucket = build().ok()?;
-        let mut facts = terms.facts(bucket.tick(), bucket.staleness(), bucket.horizon());
+        let mut facts = terms.facts(bucket.timing());
         let staleness = Duration::from_secs(draws.one_of(&[1, 1, 60]));
         facts.staleness = facts.staleness.min(nanos(staleness));
         let limiters =
@@ -1390,15 +1384,15 @@ impl<W: Word> Subject for Penalised<W> {
         let (wait, after) = (span(draws), draws.one_of(&[1, 1, 3]));
         let within = span(draws);
         let bucket: TokenBucket<W> = terms.builder().build_on().ok()?;
-        let mut facts = terms.facts(bucket.tick(), bucket.staleness(), bucket.horizon());
+        let mut facts = terms.facts(bucket.timing());
         let limiter = Penalty::builder(Duration::from_nanos(wait))
             .after(after, Duration::from_nanos(within))
             .build_on()
             .ok()?
             .around(bucket);
-        facts.staleness = facts.staleness.min(nanos(limiter.staleness()));
-        facts.horizon = facts.horizon.min(nanos(limiter.horizon()));
-        facts.reach = facts.reach.max(within) + wait + 2 * nanos(limiter.tick());
+        facts.staleness = facts.staleness.min(nanos(limiter.timing().staleness));
+        facts.horizon = facts.horizon.min(nanos(limiter.timing().horizon));
+        facts.reach = facts.reach.max(within) + wait + 2 * nanos(limiter.timing().tick);
         Some((
             Self {
                 limiter,
@@ -1440,7 +1434,7 @@ impl<W: Word> Subject for Escalating<W> {
         let mut terms = WindowTerms::random(draws);
         terms.limit += 1;
         let window: FixedWindow<W> = terms.fixed().build_on().ok()?;
-        let facts = terms.facts(window.tick(), window.staleness(), window.horizon());
+        let facts = terms.facts(window.timing());
         let hold = Duration::from_nanos(span(draws));
         let thresholds = [
             EscalationThreshold {
@@ -1551,16 +1545,18 @@ impl<W: Word> Subject for Three<W> {
                 .origin(at(window.origin))
                 .build_on::<W>()
                 .ok()?;
-        let mut facts = terms.facts(bucket.tick(), bucket.staleness(), bucket.horizon());
+        let mut facts = terms.facts(bucket.timing());
         facts.staleness = facts
             .staleness
-            .min(nanos(fixed.staleness()))
-            .min(nanos(sliding.staleness()));
+            .min(nanos(fixed.timing().staleness))
+            .min(nanos(sliding.timing().staleness));
         facts.horizon = facts
             .horizon
-            .min(nanos(fixed.horizon()))
-            .min(nanos(sliding.horizon()));
-        facts.reach = facts.reach.max(2 * window.window + nanos(fixed.tick()));
+            .min(nanos(fixed.timing().horizon))
+            .min(nanos(sliding.timing().horizon));
+        facts.reach = facts
+            .reach
+            .max(2 * window.window + nanos(fixed.timing().tick));
         facts.burst = facts.burst.min(window.limit);
         let limits = AllOf::new((bucket, fixed, sliding));
         Some((
@@ -1669,7 +1665,7 @@ impl Subject for Twice {
         let mut terms = BucketTerms::random(draws);
         terms.debt = 0;
         let bucket = terms.builder().build().ok()?;
-        let facts = terms.facts(bucket.tick(), bucket.staleness(), bucket.horizon());
+        let facts = terms.facts(bucket.timing());
         Some((
             Self {
                 bucket,

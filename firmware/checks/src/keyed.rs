@@ -493,7 +493,7 @@ pub(crate) fn check(group: &mut Group<'_>) {
     }
     .run(group, &mut [Bucket::NEW; KEYS]);
     let horizon = if KeyedWord::BITS == 20 {
-        FAR_BUCKETS.rules().horizon().as_nanos() as u64
+        FAR_BUCKETS.rules().timing().horizon.as_nanos() as u64
     } else {
         3_600 * SECOND
     };
@@ -823,16 +823,16 @@ fn settings(group: &mut Group<'_>) {
         // As `docs/embedded.md` says.
         let spans = bucket(Rate::per_second(10), 10).map(|bucket| {
             (
-                bucket.tick().as_millis(),
-                bucket.staleness().as_secs(),
-                bucket.horizon().as_secs(),
+                bucket.timing().tick.as_millis(),
+                bucket.timing().staleness.as_secs(),
+                bucket.timing().horizon.as_secs(),
             )
         });
         group.check(
             spans == Ok((10, 40, 10_485)),
             format_args!("10/s, burst 10: {spans:?}"),
         );
-        let horizon = window(100).map(|window| window.horizon().as_secs());
+        let horizon = window(100).map(|window| window.timing().horizon.as_secs());
         group.check(
             horizon == Ok(8_191) && max == 65_535,
             format_args!("a window: {horizon:?}, {max}"),

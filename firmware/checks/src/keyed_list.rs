@@ -179,7 +179,11 @@ fn entries_of_two_words(group: &mut Group<'_>) {
 fn far_entries_of_two_words(group: &mut Group<'_>) {
     let horizon = if KeyedWord::BITS == 20 {
         let (bucket, window) = FAR.rules();
-        bucket.horizon().min(window.horizon()).as_nanos() as u64
+        bucket
+            .timing()
+            .horizon
+            .min(window.timing().horizon)
+            .as_nanos() as u64
     } else {
         3_600 * SECOND
     };

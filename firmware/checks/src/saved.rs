@@ -28,7 +28,7 @@ macro_rules! goes_on {
             return $group.check(false, format_args!("{} does not fit", $name));
         };
         // At a time that uses all bits of the word.
-        let from = (stays.horizon().as_nanos() * 3 / 4) as u64;
+        let from = (stays.timing().horizon.as_nanos() * 3 / 4) as u64;
         let (mut draws, mut now) = (Draws(11), Timestamp::from_nanos(from));
         keep(new.state());
         let (mut granted, mut denied) = (0, 0);

@@ -47,18 +47,18 @@ fn the_price_of_a_long_rest_in_the_document_is_that_of_the_library() {
         let row = format!(
             "| {}{by_default} | {} | {more} {permits} |",
             about(tick),
-            about(bucket(1, tick).horizon()),
+            about(bucket(1, tick).timing().horizon),
         );
         assert!(document.contains(&row), "docs/embedded.md lacks {row}");
     }
     let by_default = TokenBucket::builder(Rate::per_second(1), 3);
     let by_default = by_default.build_on::<u32>().unwrap();
-    assert_eq!(by_default.tick(), Duration::from_millis(1));
+    assert_eq!(by_default.timing().tick, Duration::from_millis(1));
 
     let longest = "136 years at 1 per second, 6.8 years at 20 per second";
     assert!(document.contains(longest));
     for (rate, years) in [(1, 136.0), (20, 6.8)] {
-        let of = |millis| bucket(rate, Duration::from_millis(millis)).horizon();
+        let of = |millis| bucket(rate, Duration::from_millis(millis)).timing().horizon;
         let horizons = [1_000 / u64::from(rate), 1_000, 10_000].map(of);
         for horizon in horizons {
             let horizon = horizon.as_secs_f64() / 31_557_600.0;
@@ -90,7 +90,12 @@ fn the_horizons_in_the_document_are_those_of_the_library() {
             .build_on::<u32>()
             .unwrap();
         let what = format!("bucket, {permits}/s, burst {burst}");
-        row(&what, bucket.tick(), bucket.staleness(), bucket.horizon());
+        row(
+            &what,
+            bucket.timing().tick,
+            bucket.timing().staleness,
+            bucket.timing().horizon,
+        );
     }
     for (name, seconds) in [("1 s", 1), ("1 min", 60), ("1 h", 3_600)] {
         let length = Duration::from_secs(seconds);
@@ -98,17 +103,17 @@ fn the_horizons_in_the_document_are_those_of_the_library() {
         row(
             &format!("window of {name}"),
             length,
-            window.staleness(),
-            window.horizon(),
+            window.timing().staleness,
+            window.timing().horizon,
         );
         let started = FixedWindow::builder(100, length).started_by_first_request();
         let started = started.build_on::<u32>().unwrap();
         let what = format!("window of {name}, from the first request on");
         row(
             &what,
-            started.tick(),
-            started.staleness(),
-            started.horizon(),
+            started.timing().tick,
+            started.timing().staleness,
+            started.timing().horizon,
         );
         let sliding = SlidingWindow::<10>::builder(100, length, 10)
             .build_on::<u32>()
@@ -116,8 +121,8 @@ fn the_horizons_in_the_document_are_those_of_the_library() {
         row(
             &format!("sliding window of {name}, 10 segments"),
             length / 10,
-            sliding.staleness(),
-            sliding.horizon(),
+            sliding.timing().staleness,
+            sliding.timing().horizon,
         );
     }
     assert!(

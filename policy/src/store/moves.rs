@@ -316,7 +316,7 @@ fn bucket_after(
     // Without this debt, what is taken beyond the burst would be forgotten, and a later change that
     // raises the burst would grant it again.
     let owed = most.saturating_sub(rules.burst()).max(rules.debt());
-    limit.bucket_owing(owed, old.tick()).unwrap_or(rules)
+    limit.bucket_owing(owed, old.timing().tick).unwrap_or(rules)
 }
 
 /// The rules of a window that counts what is taken beyond a lower limit.

@@ -28,6 +28,7 @@ use crate::newer::{low_bits, signed};
 use crate::rules::{Moved, TableRules, Verdict, WordRules};
 use crate::time::grid::Grid;
 use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::time::timing::Timing;
 use crate::word::settings::SettingsError;
 use crate::word::stamped::{Stamped, Started};
 use crate::word::{KeyedWord, Word};
@@ -155,55 +156,17 @@ impl<W: Word> FixedWindowRules<W> {
         self.rounded
     }
 
-    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold. See
-    /// [`FixedWindow::staleness`].
+    /// Returns how a limiter with these rules counts time: see [`Timing`].
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::keyed::FixedWindowRules;
     /// let rules = FixedWindowRules::new(3, Duration::from_secs(1));
-    /// assert!(rules.staleness() >= Duration::from_secs(1));
+    /// assert_eq!(rules.timing().tick, Duration::from_secs(1));
     /// ```
-    pub fn staleness(&self) -> Duration {
-        self.span_of(self.layout.staleness())
-    }
-
-    /// Returns the idle time after which a state word repeats. See [`FixedWindow::horizon`].
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::keyed::FixedWindowRules;
-    /// let rules = FixedWindowRules::new(3, Duration::from_secs(1));
-    /// assert!(rules.horizon() > 4 * rules.staleness());
-    /// ```
-    pub fn horizon(&self) -> Duration {
-        self.span_of(self.layout.range())
-    }
-
-    /// Returns the tick to which a window's start is rounded up; on a grid, the length of a window.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::keyed::FixedWindowRules;
-    /// let rules = FixedWindowRules::new(3, Duration::from_secs(1));
-    /// assert_eq!(rules.tick(), Duration::from_secs(1));
-    /// ```
-    pub fn tick(&self) -> Duration {
-        Duration::from_nanos(self.grid.step())
-    }
-
-    /// Returns the instant from which windows are counted. It is [`Timestamp::ZERO`] if a window is
-    /// 1 ns.
-    ///
-    /// ```
-    /// # use core::time::Duration;
-    /// # use portcullis_core::Timestamp;
-    /// # use portcullis_core::keyed::FixedWindowRules;
-    /// let rules = FixedWindowRules::new(3, Duration::from_secs(1));
-    /// assert_eq!(rules.origin(), Timestamp::ZERO);
-    /// ```
-    pub fn origin(&self) -> Timestamp {
-        self.grid.origin()
+    pub fn timing(&self) -> Timing {
+        let staleness = self.span_of(self.layout.staleness());
+        Timing::on(&self.grid, staleness, self.span_of(self.layout.range()))
     }
 
     /// The rules with the same settings in a table's slot. A tick or a staleness that is the
@@ -212,7 +175,11 @@ impl<W: Word> FixedWindowRules<W> {
         let (most, step, origin) = (self.max_limit(), self.grid.step(), self.grid.origin());
         let window = self.layout.positions(self.span.into()) * step;
         // Rounded up to whole ticks, it may exceed the longest staleness.
-        let set = self.staleness().as_nanos().min(u128::from(u64::MAX / 2)) as u64;
+        let set = self
+            .timing()
+            .staleness
+            .as_nanos()
+            .min(u128::from(u64::MAX / 2)) as u64;
         if !self.rounded {
             let as_by_default = Started::<W>::on_grid(most, window, None, origin);
             let staleness = Some(set).filter(|_| !self.is_as(as_by_default));

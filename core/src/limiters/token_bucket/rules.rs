@@ -40,6 +40,7 @@ use crate::rules::{Moved, TableRules, Verdict, WordRules};
 use crate::time::grid::Grid;
 use crate::time::rate::Rate;
 use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::time::timing::Timing;
 use crate::word::settings::{SettingsError, gcd};
 use crate::word::{KeyedWord, NativeWord, STATE_AT, Word, narrow};
 
@@ -166,7 +167,7 @@ impl<W: Word> TokenBucketRules<W> {
         self.most_owed()
     }
 
-    /// Returns the tick: a bucket counts time in whole ticks.
+    /// Returns how a limiter with these rules counts time: see [`Timing`].
     ///
     /// ```
     /// # use core::time::Duration;
@@ -174,50 +175,12 @@ impl<W: Word> TokenBucketRules<W> {
     /// let rules = TokenBucket::builder(Rate::per_second(5), 10)
     ///     .tick(Duration::from_millis(1))
     ///     .rules()?;
-    /// assert_eq!(rules.tick(), Duration::from_millis(1));
+    /// assert_eq!(rules.timing().tick, Duration::from_millis(1));
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
-    pub fn tick(&self) -> Duration {
-        Duration::from_nanos(self.ticks.step())
-    }
-
-    /// Returns how much older than the newest `now` a timestamp may be for the bound to hold. See
-    /// [`TokenBucket::staleness`].
-    ///
-    /// ```
-    /// # use portcullis_core::Rate;
-    /// # use portcullis_core::keyed::TokenBucketRules;
-    /// let rules = TokenBucketRules::new(Rate::per_second(5), 10);
-    /// assert!(rules.staleness().as_secs() >= 1);
-    /// ```
-    pub fn staleness(&self) -> Duration {
-        self.span(self.lattice().staleness())
-    }
-
-    /// Returns the idle time after which a state word repeats; [`Duration::MAX`] if it never
-    /// repeats. See [`TokenBucket::horizon`].
-    ///
-    /// ```
-    /// # use portcullis_core::Rate;
-    /// # use portcullis_core::keyed::TokenBucketRules;
-    /// let rules = TokenBucketRules::new(Rate::per_second(5), 10);
-    /// assert!(rules.horizon() > 4 * rules.staleness());
-    /// ```
-    pub fn horizon(&self) -> Duration {
-        self.span(W::MASK)
-    }
-
-    /// Returns the instant from which steps and ticks are counted. It is [`Timestamp::ZERO`] if a
-    /// tick is 1 ns.
-    ///
-    /// ```
-    /// # use portcullis_core::{Rate, Timestamp};
-    /// # use portcullis_core::keyed::TokenBucketRules;
-    /// let rules = TokenBucketRules::new(Rate::per_second(5), 10);
-    /// assert_eq!(rules.origin(), Timestamp::ZERO);
-    /// ```
-    pub fn origin(&self) -> Timestamp {
-        self.ticks.origin()
+    pub fn timing(&self) -> Timing {
+        let staleness = self.span(self.lattice().staleness());
+        Timing::on(&self.ticks, staleness, self.span(W::MASK))
     }
 
     /// The rules with the same settings in a table's slot. A tick or a staleness that is the
@@ -233,7 +196,7 @@ impl<W: Word> TokenBucketRules<W> {
         let as_by_default = Terms { tick, ..terms }.lattice(W::BITS);
         if !matches!(as_by_default, Ok((lattice, _)) if lattice.behind == own.behind) {
             // Rounded up to whole ticks, it may exceed the longest staleness.
-            terms.staleness = Some(self.staleness().min(LONGEST));
+            terms.staleness = Some(self.timing().staleness.min(LONGEST));
         }
         if !matches!(terms.lattice(W::BITS), Ok((_, default)) if default == step) {
             terms.tick = tick;

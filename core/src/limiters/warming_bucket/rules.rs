@@ -53,6 +53,8 @@ use crate::rules::{Verdict, WordRules};
 use crate::time::grid::Grid;
 use crate::time::rate::Rate;
 use crate::time::timestamp::{Timestamp, saturating_duration};
+use crate::time::timing::Timing;
+use crate::word::builder::AskedTiming;
 use crate::word::settings::{
     self, MAX_AUTOMATIC_TICK, Misfit, Room, Scale, Setting, SettingsError,
 };
@@ -95,16 +97,11 @@ impl<W: Word> WarmingRules<W> {
         self.burst.into()
     }
 
-    pub(super) fn tick(&self) -> Duration {
-        Duration::from_nanos(self.ticks.step())
-    }
-
-    pub(super) fn staleness(&self) -> Duration {
-        self.span(self.range() - self.most_missing() - self.behind.into())
-    }
-
-    pub(super) fn horizon(&self) -> Duration {
-        self.span(self.range())
+    /// Returns how the rules counts time: see [`Timing`].
+    pub(super) fn timing(&self) -> Timing {
+        let behind: u64 = self.behind.into();
+        let staleness = self.range() - self.most_missing() - behind;
+        Timing::on(&self.ticks, self.span(staleness), self.span(self.range()))
     }
 
     /// The state of a bucket that is full and coldest at `origin`.
@@ -406,14 +403,11 @@ impl<W: Word> WordRules for WarmingRules<W> {
 
 /// The settings as the builder takes them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WarmingTerms {
+pub struct WarmingTerms {
     pub(super) rate: Rate,
     pub(super) burst: u64,
     pub(super) warm_up: Duration,
     pub(super) cold_factor: u32,
-    pub(super) tick: Option<Duration>,
-    pub(super) staleness: Option<Duration>,
-    pub(super) origin: Timestamp,
 }
 
 /// The most bits of a coldness. With more, the slope would have too few significant bits.
@@ -704,8 +698,11 @@ impl AtTick {
 
 impl WarmingTerms {
     /// Returns the rules on words of type `W`, and the state in which a bucket starts.
-    pub(super) const fn rules<W: Word>(&self) -> Result<(WarmingRules<W>, u64), SettingsError> {
-        let fitted = match self.fitted(W::BITS) {
+    pub(super) const fn rules<W: Word>(
+        &self,
+        timing: &AskedTiming,
+    ) -> Result<(WarmingRules<W>, u64), SettingsError> {
+        let fitted = match self.fitted(timing, W::BITS) {
             Ok(fitted) => fitted,
             Err(error) => return Err(error),
         };
@@ -724,13 +721,13 @@ impl WarmingTerms {
             slope_shift: fitted.slope_shift,
             chill_shift: fitted.chill_shift,
             coldness_bits: fitted.coldness_bits,
-            ticks: Grid::new(self.origin, fitted.tick),
+            ticks: Grid::new(timing.origin, fitted.tick),
         };
-        let state = rules.fresh(self.origin, fitted.gain, fitted.coldest);
+        let state = rules.fresh(timing.origin, fitted.gain, fitted.coldest);
         Ok((rules, state))
     }
 
-    const fn fitted(&self, bits: u32) -> Result<Fitted, SettingsError> {
+    const fn fitted(&self, timing: &AskedTiming, bits: u32) -> Result<Fitted, SettingsError> {
         if self.burst == 0 {
             return Err(SettingsError::Zero {
                 setting: Setting::Burst,
@@ -752,7 +749,7 @@ impl WarmingTerms {
                 max: u32::MAX as u64,
             });
         }
-        let staleness = match settings::staleness_nanos(self.staleness) {
+        let staleness = match timing.staleness_nanos() {
             Ok(nanos) => nanos,
             Err(error) => return Err(error),
         };
@@ -773,7 +770,7 @@ impl WarmingTerms {
             tick: 1,
             staleness,
         };
-        if let Some(tick) = self.tick {
+        if let Some(tick) = timing.tick {
             let tick = match settings::nanos(tick, Setting::Tick) {
                 Ok(nanos) => nanos,
                 Err(error) => return Err(error),
