@@ -4,9 +4,10 @@
 //! State:
 //!
 //! - `gate`: a word with a *waiter bit* for each shard that has waiters. Setting a bit raises the
-//!   gate of its shard, clearing it lowers the gate.
+//!   gate of its shard, clearing it lowers the gate. Under a limit for all keys, one more bit says
+//!   that keys wait for their turn.
 //! - `pending`: the *pending releases*, a word with a bit for each shard to which permits may have
-//!   been returned.
+//!   been returned, and one for the limit for all keys.
 //! - Behind a lock: the wait lists of each shard, a heap of timers, and the drivers of the queue.
 //!
 //! ```text
@@ -90,10 +91,10 @@ pub struct WaitQueue<Q: QueueTypes> {
     pub(crate) clock: Q::Clock,
     pub(crate) hook: Q::Hook,
     pub(crate) options: Options,
-    /// The waiter bits, one for each shard, and the bits `CLOSED` and `DRAINED`.
+    /// The waiter bits, one for each shard, and the bits `CLOSED`, `DRAINED` and `ROUND`.
     gate: AtomicUsize,
     /// A bit for each shard to which permits may have been returned since its wait lists were last
-    /// served, and the bits `TIME` and `DUE`.
+    /// served, and the bits `TIME`, `DUE` and `ROUND`.
     pending: PendingReleases,
     /// `has_waiters`: whether any request waits. `queued`: the number of permits that waiters
     /// request, saturated. Both are written inside the lock only.

@@ -1,5 +1,5 @@
-//! The arithmetic of a token bucket on an exact lattice. For a diagram, see
-//! [`token_bucket`](super::token_bucket).
+//! The arithmetic of a token bucket on an exact lattice. The head of `token_bucket/rules.rs` has a
+//! diagram.
 //!
 //! A bucket's state is one position, `used`. All functions here are pure: they compute from `used`,
 //! the position of a timestamp, and the settings. Settings that are read while another call writes

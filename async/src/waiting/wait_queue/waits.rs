@@ -1,8 +1,9 @@
 //! The operations of the futures on the wait queue: to enter, to look, to change the waker, to
 //! leave.
 //!
-//! Called by `Acquire` and by blocked threads, without the lock; each operation takes it. A future
-//! reads its own waiter without the lock once the waiter is settled.
+//! Called by `Acquire`, by `Drained` and by blocked threads, without the lock. Each operation takes
+//! it, unless the waiter is settled: a settled waiter belongs to its future, which reads it without
+//! the lock.
 #![allow(unsafe_code)]
 
 use core::mem;
