@@ -98,6 +98,7 @@ on_both_words!(
     an_end_that_would_read_as_never_is_delayed_by_a_tick,
     a_word_that_wraps_denies_once_more_and_not_after_a_grant,
     agrees_with_a_model_that_never_wraps,
+    ticks_are_counted_from_the_origin,
     settings_are_refused_by_name,
 );
 
@@ -583,6 +584,20 @@ fn trace<L: Limiter + Debug, W: Word>(
             _ => newest.saturating_sub(late),
         };
     }
+}
+
+/// Ticks of 10 s end at 5 s, 15 s, 25 s ...
+fn ticks_are_counted_from_the_origin<W: Word>() {
+    let settings = Penalty::builder(60 * SECOND).tick(10 * SECOND).origin(s(5));
+    let limit = one_a_second::<W>(settings);
+    assert_eq!(limit.timing().origin, s(5));
+    assert!(take(&limit, s(6)) && !take(&limit, s(6)));
+    assert!(!take(&limit, s(74)) && take(&limit, s(75)), "15 s and 60 s");
+
+    let limit = one_a_second::<W>(settings.after(2, 10 * SECOND));
+    assert!(take(&limit, s(6)) && !take(&limit, s(6)));
+    assert!(take(&limit, s(24)) && !take(&limit, s(24)));
+    assert!(limit.is_on_at(s(24)), "the window of denials ends at 25 s");
 }
 
 fn settings_are_refused_by_name<W: Word>() {
