@@ -297,3 +297,49 @@ async fn stopped() {
     #[cfg(not(unix))]
     let _ = ctrl_c().await;
 }
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// Answers after a second, and counts the calls that are on their way.
+    #[derive(Clone, Default)]
+    struct Slow {
+        calls: Arc<AtomicUsize>,
+        most: Arc<AtomicUsize>,
+    }
+
+    impl Partner for Slow {
+        async fn call(&self, _: &Job) -> Result<Reply, Error> {
+            let calls = self.calls.fetch_add(1, Relaxed) + 1;
+            self.most.fetch_max(calls, Relaxed);
+            sleep(Duration::from_secs(1)).await;
+            self.calls.fetch_sub(1, Relaxed);
+            Ok((StatusCode::OK, HeaderMap::new()))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tenant_has_four_at_once_and_the_rest_of_a_burst_is_shed() {
+        let (sender, mut jobs) = mpsc::channel(12);
+        for _ in 0..12 {
+            let (tenant, created) = ("a".to_owned(), Instant::now());
+            sender.send(Job { tenant, created }).await.unwrap();
+        }
+        drop(sender);
+        let (limits, partner) = (Limits::new(), Slow::default());
+        let (mut answered, mut shed) = (0, 0);
+        let end = core::future::pending::<()>();
+        let ended = |_, outcome: Outcome| match outcome {
+            Outcome::Answered(_) => answered += 1,
+            Outcome::GivenBack(Rejected::Shed { .. }) => shed += 1,
+            other => panic!("{other:?}"),
+        };
+        serve(&mut jobs, &limits, &partner, end, ended).await;
+        // Four begin in the first second, and three more until the others have waited for 1.5 s.
+        assert_eq!((answered, shed), (7, 5));
+        assert_eq!(partner.most.load(Relaxed), 4);
+    }
+}

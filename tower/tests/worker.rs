@@ -14,8 +14,8 @@ use example::{Error, Job, Limits, OF_TENANT, Outcome, PATIENCE, Partner, Turns, 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use portcullis_async::Rejected;
-use portcullis_core::Clock;
+use portcullis_async::{QueueKey, Rejected};
+use portcullis_core::{Clock, Lease};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -53,6 +53,29 @@ fn gauge(turns: &Turns) {
     metrics::gauge!("jobs_waiting").set(counts.waiters);
     // It counts up from the start, as a counter does.
     metrics::counter!("jobs_shed").absolute(counts.shed);
+}
+
+/// The longest time for which the partner works at a call.
+const LONGEST: Duration = Duration::from_secs(5);
+
+struct Turn(Option<Lease<QueueKey<Arc<Turns>>>>);
+
+impl Turn {
+    fn replied(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // No reply: a time-out, a panic, or the task was aborted.
+        if let Some(lease) = self.0.take() {
+            tokio::spawn(async move {
+                sleep(LONGEST).await;
+                drop(lease);
+            });
+        }
+    }
 }
 
 /// What the partner has seen.
@@ -476,4 +499,21 @@ async fn what_is_measured_is_what_happened() {
         assert!(text.lines().any(|text| text == line), "{line}: {text}");
     }
     assert!(text.contains("job_seconds"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_without_a_reply_stays_taken_while_the_partner_may_work() {
+    let (limits, begun) = (Limits::new(), Instant::now());
+    let turn = || async { Turn(limits.turns.owned_key("a").acquire(1).await.ok()) };
+    for _ in 0..4 {
+        drop(turn().await);
+    }
+    // Each 0.2 s one was taken. All four places of the tenant are taken for 5 s.
+    assert!(turn().await.0.is_none(), "shed");
+    sleep_until(begun + LONGEST + 2 * SECOND).await;
+    for _ in 0..6 {
+        let turn = turn().await;
+        assert!(turn.0.is_some(), "a reply ends it at once");
+        turn.replied();
+    }
 }
