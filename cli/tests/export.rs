@@ -190,7 +190,11 @@ impl Client {
 
     /// Returns the status of the answer.
     fn ask(&mut self, request: &str, fields: &[(&str, &str)]) -> u16 {
-        let mut head = format!("{request} HTTP/1.1\r\nHost: shop.example\r\n");
+        self.ask_host("shop.example", request, fields)
+    }
+
+    fn ask_host(&mut self, host: &str, request: &str, fields: &[(&str, &str)]) -> u16 {
+        let mut head = format!("{request} HTTP/1.1\r\nHost: {host}\r\n");
         for (name, value) in fields {
             head.extend([name, ": ", value, "\r\n"]);
         }
@@ -512,6 +516,87 @@ fn haproxy_denies_by_the_rule_of_the_policy_and_keeps_the_bound() {
         // HAProxy closes the connection.
         let mut client = Client::of(addresses[2], haproxy.address);
         assert_eq!(client.ask(&format!("GET {path}"), &[]), 400, "{path}");
+    }
+}
+
+/// Another field of the same name after it, or a comma in one, gives a client no new key.
+#[test]
+fn the_first_of_several_fields_counts_in_each_server_as_in_the_policy() {
+    let rules = "
+        paths = { reading = 'resolved', decode_slashes = true }
+
+        [[rules]]
+        name = 'free'
+        hosts = ['free.example']
+
+        [[rules]]
+        name = 'each key'
+        key = ['header:X-Api-Key']
+        on_missing = 'skip'
+        limits = [{ rate = '1/m', burst = 1 }]
+        exempt = { headers = { X-Client = ['monitor'] } }
+    ";
+    let policy = Policy::from_toml(rules).unwrap();
+    let requests = [
+        (
+            "shop.example",
+            &[("X-Api-Key", "mine"), ("X-Api-Key", "r1")][..],
+        ),
+        (
+            "shop.example",
+            &[("X-Api-Key", "mine"), ("X-Api-Key", "r2")],
+        ),
+        ("shop.example", &[("X-Api-Key", "mine")]),
+        (
+            "shop.example",
+            &[("X-Api-Key", "r1"), ("X-Api-Key", "mine")],
+        ),
+        ("shop.example", &[("X-Api-Key", "r1, r3")]),
+        ("shop.example", &[("X-Api-Key", "r3")]),
+        // The first one is empty, which is as none.
+        ("shop.example", &[("X-Api-Key", ""), ("X-Api-Key", "mine")]),
+        ("a,free.example", &[("X-Api-Key", "mine")]),
+        ("free.example", &[("X-Api-Key", "mine")]),
+        (
+            "shop.example",
+            &[
+                ("X-Api-Key", "mine"),
+                ("X-Client", "a"),
+                ("X-Client", "monitor"),
+            ],
+        ),
+        (
+            "shop.example",
+            &[
+                ("X-Api-Key", "mine"),
+                ("X-Client", "monitor"),
+                ("X-Client", "a"),
+            ],
+        ),
+    ];
+    let decided = requests.map(|(host, fields)| {
+        let all = fields.to_vec();
+        let request = Request::new("GET", "/").host(host).headers(&all);
+        policy.decide_at(Timestamp::ZERO, &request).is_allowed()
+    });
+    assert_eq!(decided.iter().filter(|is_allowed| !**is_allowed).count(), 4);
+    for to in ["nginx", "haproxy"] {
+        let Some(program) = installed(to, "-v") else {
+            continue;
+        };
+        let file = exported(rules, to);
+        let server = match to {
+            "nginx" => Running::nginx(&program, "first", &file),
+            _ => Running::haproxy(&program, "first", &file),
+        };
+        for ((host, fields), is_allowed) in requests.into_iter().zip(decided) {
+            let mut client = match to {
+                "nginx" => Client::new(server.address),
+                _ => Client::of("192.0.2.7", server.address),
+            };
+            let passes = client.ask_host(host, "GET /", fields) == 200;
+            assert_eq!(passes, is_allowed, "{to}: {host} {fields:?}");
+        }
     }
 }
 

@@ -29,7 +29,7 @@ core.register_action("portcullis", { "http-req" }, function(txn, url)
     -- All four, so that a client cannot choose one of them.
     headers["x-original-method"] = { txn.sf:method() }
     headers["x-original-uri"] = { txn.sf:pathq() }
-    headers["x-original-host"] = { txn.sf:req_hdr("host") }
+    headers["x-original-host"] = { txn.sf:req_fhdr("host", 1) }
     headers["x-forwarded-for"] = { txn.sf:src() }
 
     local answer = core.httpclient():get({ url = url, headers = headers, timeout = 5000 })

@@ -96,14 +96,14 @@ fn conditions(rule: &Planned<'_>, plan: &Plan<'_>) -> Vec<String> {
         let _ = write!(all, " {{ path,url_dec{case} -m reg '^{paths}$' }}");
     }
     for name in required_headers(parts) {
-        let _ = write!(all, " {{ req.fhdr({name}) -m reg . }}");
+        let _ = write!(all, " {{ req.fhdr({name},1) -m reg . }}");
     }
     let (names, networks) = hosts_of(parts);
     let mut alternatives = Vec::new();
     if !names.is_empty() {
         let hosts = any_of(names.into_iter().map(host));
         alternatives.push(format!(
-            "{all} {{ req.hdr(host) -i -m reg '^{hosts}(:[0-9]*)?$' }}"
+            "{all} {{ req.fhdr(host,1) -i -m reg '^{hosts}(:[0-9]*)?$' }}"
         ));
     }
     if !networks.is_empty() {
@@ -131,9 +131,9 @@ fn key_of(rule: &Planned<'_>) -> (&'static str, String) {
 fn parts_of(parts: &RuleParts<'_>) -> String {
     let part = |part: &KeyPart<'_>| match part {
         KeyPart::Address { v4, v6 } => format!("%[src,ipmask({v4},{v6})]"),
-        KeyPart::Host => "%[req.hdr(host),field(1,:),lower,hex]".into(),
+        KeyPart::Host => "%[req.fhdr(host,1),field(1,:),lower,hex]".into(),
         KeyPart::Method => "%[method,regsub(^HEAD$,GET),hex]".into(),
-        KeyPart::Header([name]) => format!("%[req.fhdr({name}),hex]"),
+        KeyPart::Header([name]) => format!("%[req.fhdr({name},1),hex]"),
         _ => String::new(),
     };
     let parts: Vec<String> = parts.key.iter().map(part).collect();
@@ -171,7 +171,7 @@ fn choose(rules: &mut String, rule: &Planned<'_>, plan: &Plan<'_>) {
             let values = any_of(values.iter().map(|value| literal(value.as_bytes())));
             let _ = writeln!(
                 rules,
-                "    http-request unset-var(txn.portcullis_{number}) if {{ req.fhdr({name}) -m reg '^{values}$' }}"
+                "    http-request unset-var(txn.portcullis_{number}) if {{ req.fhdr({name},1) -m reg '^{values}$' }}"
             );
         }
     }
@@ -186,7 +186,7 @@ fn choose(rules: &mut String, rule: &Planned<'_>, plan: &Plan<'_>) {
         for name in headers_of(&rule.parts) {
             let _ = writeln!(
                 rules,
-                "    http-request deny deny_status 503 if {is_limited} !{{ req.fhdr({name}) -m reg . }}{ALSO}"
+                "    http-request deny deny_status 503 if {is_limited} !{{ req.fhdr({name},1) -m reg . }}{ALSO}"
             );
         }
     }
