@@ -37,8 +37,8 @@ impl Client {
     }
 }
 
-/// The most permits that a key has asked for in any 60 consecutive seconds, and in any second,
-/// hour and day of the clock, in UTC.
+/// The most permits that a key has asked for in any 60 consecutive seconds, and in a second, an
+/// hour and a day of the clock, in UTC.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Need {
     pub(crate) minute: u64,

@@ -694,7 +694,7 @@ impl PolicyReport {
         let width = width.unwrap_or(0).max(20);
         writeln!(
             out,
-            "\nWhat keys need at most in any minute and in any second, in permits\n"
+            "\nWhat keys need at most in any minute and in a second of the clock, in permits\n"
         )?;
         write!(out, "  {:<width$}  {:>9}  {:<6}", "rule", "keys", "")?;
         for percent in PERCENTAGES {
