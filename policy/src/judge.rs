@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::conditions::Parsed;
-use crate::key::Text;
+use crate::key::{KeyPart, Text};
 use crate::path::PathRules;
 use crate::request::Kind;
 use crate::rule::{OnMissing, Rule};
@@ -75,14 +75,13 @@ pub(crate) fn judge<'r>(
             let problem = "has no effect without a limit: add a limit, or leave it out";
             doubt("key", problem.into(), None);
         }
-        if rule.on_missing == OnMissing::Share
-            && let Some(name) = credential(rule)
-        {
+        if let Some((setting, name)) = shared_credential(rule) {
             let problem = format!(
                 "all requests without `{name}` share the limits of one key, so that anybody can use \
-                 them up: deny or skip these requests"
+                 them up: write `on_missing = \"skip\"` to leave them to the rules after this one, \
+                 or `on_missing = \"deny\"`"
             );
-            doubt("on_missing", problem, None);
+            doubt(setting, problem, None);
         }
         let is_first = !rules[..index]
             .iter()
@@ -109,8 +108,19 @@ fn only_counts(rule: &Rule) -> bool {
     rule.limits.is_empty() && !rule.thresholds.is_empty()
 }
 
-/// The name of a header field of the key that is a credential.
-fn credential(rule: &Rule) -> Option<&str> {
+/// The name of a header field of the key that is a credential, if all requests without it have one
+/// key, and the setting that says so.
+fn shared_credential(rule: &Rule) -> Option<(&'static str, &str)> {
+    let setting = match rule.on_missing {
+        OnMissing::Share => "on_missing",
+        OnMissing::NeedAddress => "key",
+        OnMissing::Deny | OnMissing::Skip => return None,
+    };
+    // Otherwise clients without it are told apart by their addresses.
+    let mut parts = rule.key.parts();
+    if parts.any(|part| matches!(part, KeyPart::Address { .. })) {
+        return None;
+    }
     let names = rule.key.texts().flat_map(|text| match text {
         Text::Header(name) => core::slice::from_ref(name),
         Text::FirstHeader(names) => names,
@@ -124,7 +134,7 @@ fn credential(rule: &Rule) -> Option<&str> {
             .iter()
             .any(|known| known.bytes().eq(letters.clone()))
     };
-    names.find(is_credential)
+    names.find(is_credential).map(|name| (setting, name))
 }
 
 /// The name of a kind that says nothing about its rules.

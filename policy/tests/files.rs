@@ -831,7 +831,7 @@ fn a_file_whose_rules_do_not_what_they_seem_to_is_read_with_warnings() {
     let naive = "
         [[rules]]
         name = 'each key'
-        key = ['header:X-Api-Key']
+        key = ['header:X-Tenant']
         limits = ['10/s']
         [[rules]]
         name = 'logins'
@@ -915,17 +915,34 @@ fn a_file_whose_rules_do_not_what_they_seem_to_is_read_with_warnings() {
         rule("key = ['address']"),
         ["3:7: key: has no effect without a limit: add a limit, or leave it out"]
     );
+    let shared = |place: &str| {
+        [format!(
+            "{place}: all requests without `X-Api-Key` share the limits of one key, so that anybody \
+             can use them up: write `on_missing = \"skip\"` to leave them to the rules after this \
+             one, or `on_missing = \"deny\"`"
+        )]
+    };
+    let with_key =
+        |key: &str, others: &str| rule(&format!("key = {key}\nlimits = ['5/m']\n{others}"));
+    let by_key = "['header:X-Api-Key', 'path']";
+    let share = "on_missing = 'share'";
+    assert_eq!(with_key(by_key, share), shared("5:14: on_missing"));
+    assert_eq!(with_key(by_key, ""), shared("3:7: key"));
     assert_eq!(
-        rule("key = ['header:X-Api-Key']\non_missing = 'share'\nlimits = ['5/m']"),
-        [
-            "4:14: on_missing: all requests without `X-Api-Key` share the limits of one key, so that \
-          anybody can use them up: deny or skip these requests"
-        ]
+        with_key(by_key, "on_missing = 'need-address'"),
+        shared("3:7: key")
     );
-    assert_eq!(
-        rule("key = ['header:X-Tenant']\non_missing = 'share'\nlimits = ['5/m']"),
-        [""; 0]
-    );
+    for (key, others) in [
+        (by_key, "on_missing = 'skip'"),
+        (by_key, "on_missing = 'deny'"),
+        ("['header:X-Tenant']", ""),
+        ("['header:X-Tenant']", share),
+        // A client without the key has that of its address.
+        ("['header:X-Api-Key', 'address']", ""),
+        ("['header:X-Api-Key', 'address']", share),
+    ] {
+        assert_eq!(with_key(key, others), [""; 0], "{key} {others}");
+    }
     assert_eq!(
         rule("kind = 'burst'\nlimits = ['5/m']"),
         [
