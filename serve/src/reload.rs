@@ -29,6 +29,35 @@ pub(crate) struct Enforced {
     settings: Option<Settings>,
     /// The limits at once of the policy that was read last, each after the name of its rule.
     left_out: Vec<(String, String)>,
+    /// What of the policy before is doubtful.
+    told: Vec<Doubt>,
+}
+
+/// Something that is doubtful in a file, as it is told.
+#[derive(PartialEq, Eq)]
+enum Doubt {
+    OfFile(String),
+    /// A limit at once of a rule.
+    AtOnce(String, String),
+    /// A rule of a kind that this program does not ask.
+    NotAsked(String),
+}
+
+impl Doubt {
+    fn tell(&self) {
+        match self {
+            Self::OfFile(text) => tracing::warn!("{text}"),
+            Self::AtOnce(rule, limit) => tracing::warn!(
+                rule,
+                limit,
+                "a limit at once is not enforced here: this program does not see when a request \
+                 ends. Set it in the proxy, or in the service"
+            ),
+            Self::NotAsked(rule) => {
+                tracing::warn!(rule, "it is not asked: only the kind `request` is");
+            }
+        }
+    }
 }
 
 impl Enforced {
@@ -37,32 +66,28 @@ impl Enforced {
             file: FileSource::new(file),
             settings: None,
             left_out: Vec::new(),
+            told: Vec::new(),
         }
     }
 
     /// Warns of what is doubtful in the file, and of rules that do not limit here what they seem
-    /// to. Returns whether there is any, except limits at once: those are for the proxy.
-    pub(crate) fn warn(&self, policy: &Policy) -> bool {
-        for doubt in policy.warnings() {
-            tracing::warn!("{}:{doubt}", self.file.path().display());
+    /// to, except what was told of the file before. Returns whether there is any, except limits at
+    /// once: those are for the proxy.
+    pub(crate) fn warn(&mut self, policy: &Policy) -> bool {
+        let path = self.file.path().display();
+        let of_file = policy.warnings().iter();
+        let of_file = of_file.map(|doubt| Doubt::OfFile(format!("{path}:{doubt}")));
+        let others = policy.rules().filter(|rule| rule.kind() != Kind::Request);
+        let others = others.map(|rule| Doubt::NotAsked(rule.name().to_owned()));
+        let at_once = self.left_out.iter().cloned();
+        let at_once = at_once.map(|(rule, limit)| Doubt::AtOnce(rule, limit));
+        let doubts: Vec<Doubt> = of_file.chain(at_once).chain(others).collect();
+        for doubt in doubts.iter().filter(|doubt| !self.told.contains(doubt)) {
+            doubt.tell();
         }
-        for (rule, limit) in &self.left_out {
-            tracing::warn!(
-                rule,
-                limit,
-                "a limit at once is not enforced here: this program does not see when a request \
-                 ends. Set it in the proxy, or in the service"
-            );
-        }
-        let mut is_doubtful = !policy.warnings().is_empty();
-        for rule in policy.rules() {
-            if rule.kind() != Kind::Request {
-                let rule = rule.name();
-                tracing::warn!(rule, "it is not asked: only the kind `request` is");
-                is_doubtful = true;
-            }
-        }
-        is_doubtful
+        self.told = doubts;
+        let mut told = self.told.iter();
+        told.any(|doubt| !matches!(doubt, Doubt::AtOnce(..)))
     }
 }
 
@@ -170,6 +195,8 @@ fn look(file: &mut Enforced, settings: &Settings, counts: &Arc<Counts>) {
             {
                 counts.reloaded(false);
                 counts.file_is_refused(Some(&error));
+                // One line of the log, however many errors there are.
+                let error = error.replace('\n', "; ");
                 tracing::error!("the policy before stays in force: {error}");
             }
         }

@@ -25,7 +25,7 @@ use crate::envoy::Envoy;
 use crate::reload::{self, Enforced};
 use crate::seldom::Seldom;
 use crate::server::{Bounds, Protocol, serve};
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
 use crate::stores;
 
 /// How long a proxy may leave a connection idle: longer than it keeps one itself, so that it does
@@ -53,6 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<(), String> {
     let settings = Settings::read(&args.file).map_err(|why| {
         // Those of the rules too, so that one look shows all.
         match FileSource::new(&args.file).load(None) {
+            Err(rules) if settings::is_malformed(&args.file) => rules.to_string(),
             Err(rules) => format!("{why}\n{rules}"),
             Ok(_) => why,
         }

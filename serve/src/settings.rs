@@ -10,6 +10,7 @@ use std::fs;
 use std::path::Path;
 
 use ipnet::IpNet;
+use jsonc_parser::ParseOptions;
 use portcullis_counters::OnFailure;
 use portcullis_policy::{nearest, parse_period};
 use portcullis_tower::fields::{Generation, ResetForm};
@@ -195,10 +196,11 @@ impl Settings {
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let text =
             fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let is_toml = path
-            .extension()
-            .is_some_and(|extension| extension == "toml");
-        let file = if is_toml { toml(&text) } else { json(&text) };
+        let file = if is_toml(path) {
+            toml(&text)
+        } else {
+            json(&text)
+        };
         let file = file.map_err(|errors| {
             let errors = errors.into_iter();
             let lines = errors.map(|error| format!("{}:{error}", path.display()));
@@ -212,6 +214,25 @@ impl Settings {
         let peer = peer.to_canonical();
         self.trusted.iter().any(|network| network.contains(&peer))
     }
+}
+
+/// Whether a file cannot be read at all, or is no TOML or JSON: then it has neither settings nor
+/// rules.
+pub(crate) fn is_malformed(path: &Path) -> bool {
+    let Ok(text) = fs::read_to_string(path) else {
+        return true;
+    };
+    if is_toml(path) {
+        DeTable::parse(&text).is_err()
+    } else {
+        jsonc_parser::parse_to_serde_value::<de::IgnoredAny>(&text, &ParseOptions::default())
+            .is_err()
+    }
+}
+
+fn is_toml(path: &Path) -> bool {
+    let extension = path.extension();
+    extension.is_some_and(|extension| extension == "toml")
 }
 
 /// Reads a file in TOML. Each error begins with the line and the column, as those of the policy do.
@@ -272,7 +293,7 @@ fn placed(text: &str, error: &toml::de::Error) -> String {
 
 /// Reads a file in JSON. Its errors have no place.
 fn json(text: &str) -> Result<File, Vec<String>> {
-    let file = jsonc_parser::parse_to_serde_value(text, &jsonc_parser::ParseOptions::default());
+    let file = jsonc_parser::parse_to_serde_value(text, &ParseOptions::default());
     file.map_err(|error| vec![format!(" {}", with_nearest(&error.to_string()))])
 }
 

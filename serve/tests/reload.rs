@@ -82,6 +82,34 @@ fn a_file_that_is_not_valid_changes_nothing_and_is_reported_once() {
     assert!(program.metrics().contains(refused));
 }
 
+/// In the form `text`, in which a message is written as it is.
+#[test]
+fn several_errors_of_a_change_are_one_line_of_the_log() {
+    let folder = folder("lines");
+    let file = folder.join("policy.toml");
+    std::fs::write(&file, policy("1/d")).unwrap();
+    let log = std::fs::File::create(folder.join("log")).unwrap();
+    let listen = ["--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--log=text"];
+    let mut child = command(&file, &listen).stderr(log).spawn().unwrap();
+    let lines = || std::fs::read_to_string(folder.join("log")).unwrap();
+    until(|| lines().contains("checks are answered"));
+    std::fs::write(&file, "a = 1\nb = 2\nrules = []\n").unwrap();
+    until(|| lines().contains("the policy before stays in force"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let lines = lines();
+    let refused = lines
+        .lines()
+        .find(|line| line.contains("stays in force"))
+        .unwrap();
+    assert!(
+        refused.contains("policy.toml:1:1: a is") && refused.contains("; "),
+        "{refused}"
+    );
+    assert!(refused.contains("policy.toml:2:1: b is"), "{refused}");
+    assert!(lines.lines().all(|line| line.starts_with("20")), "{lines}");
+}
+
 #[test]
 fn a_file_that_is_refused_is_shown_until_a_valid_one_is_read() {
     let program = Program::start("shown", &policy("1/d"), &[]);
@@ -138,11 +166,8 @@ fn what_this_program_cannot_limit_is_told() {
         kind = 'egress'
         limits = ['1000/s']
     ";
-    let file = folder("told").join("policy.toml");
-    std::fs::write(&file, rules).unwrap();
-    let program = Program::start("told", rules, &[]);
-    // They are told before the program answers, and again after each change.
-    program.write(&format!("{rules}\n[serve]\nwait = '2s'\n"));
+    let program = Program::start("told", "rules = []", &[]);
+    program.write(rules);
     program.event("a policy is in force");
     let at_once = program.event("a limit at once is not enforced here");
     assert_eq!(
@@ -150,7 +175,14 @@ fn what_this_program_cannot_limit_is_told() {
         (&"uploads".into(), &"3 at once".into())
     );
     assert_eq!(program.event("only the kind `request` is")["rule"], "bytes");
-    program.event("this needs a restart");
+    // After a change, what is new is told.
+    let changed = rules.replace("'uploads'", "'images'");
+    program.write(&format!("serve.wait = '2s'\n{changed}"));
+    program.event("a policy is in force");
+    let told = program.events_until("this needs a restart");
+    let told = &told[..told.len() - 1];
+    let rules: Vec<_> = told.iter().map(|event| &event["rule"]).collect();
+    assert_eq!(rules, ["images"]);
     // A limit that is left out has no samples.
     assert!(!program.metrics().contains("at once"));
 }
@@ -214,6 +246,9 @@ fn a_file_or_an_address_that_cannot_be_used_ends_the_program() {
     let (good, broken) = (folder.join("good.toml"), folder.join("broken.toml"));
     std::fs::write(&good, policy("1/d")).unwrap();
     std::fs::write(&broken, policy("1/day")).unwrap();
+    let (cut, cut_json) = (folder.join("cut.toml"), folder.join("cut.json"));
+    std::fs::write(&cut, "rules = [").unwrap();
+    std::fs::write(&cut_json, "{ \"rules\": [").unwrap();
     let settings = folder.join("settings.toml");
     std::fs::write(&settings, format!("serve.trust = []\n{}", policy("1/d"))).unwrap();
     for (file, arguments, says) in [
@@ -224,6 +259,8 @@ fn a_file_or_an_address_that_cannot_be_used_ends_the_program() {
         ),
         (&broken, &[], "broken.toml:4:"),
         (&settings, &[], "trust"),
+        (&cut, &[], "cut.toml:1:10: unclosed array"),
+        (&cut_json, &[], "cut.json:1:"),
         (&good, &["--listen", "192.0.2.1:1"], "192.0.2.1:1: "),
         (&good, &["--poll", "soon"], "--poll"),
     ] {
@@ -234,6 +271,9 @@ fn a_file_or_an_address_that_cannot_be_used_ends_the_program() {
         let text = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(2), "{text}");
         assert!(text.contains(says), "{text}");
+        // Each error once.
+        let lines: Vec<_> = text.lines().collect();
+        assert!(arguments.contains(&"--poll") || lines.len() == 1, "{text}");
     }
 }
 

@@ -99,16 +99,22 @@ impl Program {
     /// The next event with this message.
     #[track_caller]
     pub(crate) fn event(&self, message: &str) -> Value {
+        self.events_until(message).pop().expect("the event")
+    }
+
+    /// Waits for an event as [`event`](Self::event), and returns it after those before it.
+    pub(crate) fn events_until(&self, message: &str) -> Vec<Value> {
+        let mut events = Vec::new();
         loop {
             let event = self.log.recv_timeout(Duration::from_secs(20));
             let event = event.unwrap_or_else(|_| panic!("no event {message:?}"));
-            if event["message"]
-                .as_str()
-                .is_some_and(|text| text.contains(message))
-            {
-                return event;
-            }
             assert!(event.is_object(), "{event}");
+            let text = event["message"].as_str();
+            let is_it = text.is_some_and(|text| text.contains(message));
+            events.push(event);
+            if is_it {
+                return events;
+            }
         }
     }
 
