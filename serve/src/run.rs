@@ -7,7 +7,8 @@ use core::time::Duration;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use http::Request;
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use portcullis_policy::{FileSource, LivePolicy, Policy, RuleSource, Stores};
 use tokio::net::TcpListener;
@@ -24,7 +25,7 @@ use crate::counts::{Connected, Counts};
 use crate::envoy::Envoy;
 use crate::reload::{self, Enforced};
 use crate::seldom::Seldom;
-use crate::server::{Bounds, Protocol, serve};
+use crate::server::{Bounds, Protocol, is_too_large, serve};
 use crate::settings::{self, Settings};
 use crate::stores;
 
@@ -237,6 +238,11 @@ impl Peers {
             async move {
                 let (head, _) = request.into_parts();
                 let (path, headers) = (head.uri.path(), head.headers);
+                if is_too_large(&headers) {
+                    let mut response = Response::new(Full::default());
+                    *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+                    return response;
+                }
                 checks.answer(peer.ip(), path, headers).await
             }
         };

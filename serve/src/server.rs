@@ -4,7 +4,8 @@
 //! |---|---|
 //! | connections of proxies | `--connections`; more wait in the listener's backlog of the system |
 //! | who may connect to ask for checks | the trusted networks; others are closed at once |
-//! | the head of a request | 100 fields, and 64 KiB and one read; a larger one gets status 431 |
+//! | the head of a request | [`HEAD_FIELDS`]; about [`HEAD_BYTES`], and what arrives with them in one read; a larger one gets status 431 |
+//! | the fields of a check | [`HEAD_BYTES`]: see [`is_too_large`] |
 //! | the time until a head has arrived, on a connection that is kept too | [`Bounds::head`] |
 //! | the time until the preface of an HTTP/2 connection has arrived | [`Bounds::head`] |
 //! | concurrent streams of an HTTP/2 connection | [`STREAMS`] |
@@ -25,7 +26,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -38,6 +39,15 @@ use tokio::time::{Sleep, sleep, timeout};
 
 /// The most bytes of a head. It may have the cookies of a client, of which nginx takes 32 KiB.
 const HEAD_BYTES: usize = 64 * 1024;
+
+/// Whether header fields are more than [`HEAD_BYTES`] together, as they are sent. A head that arrives
+/// in large reads may be: the server of hyper counts only before a read.
+pub(crate) fn is_too_large(headers: &HeaderMap) -> bool {
+    let bytes = |(name, value): (&HeaderName, &HeaderValue)| {
+        name.as_str().len() + value.len() + ": \r\n".len()
+    };
+    headers.iter().map(bytes).sum::<usize>() > HEAD_BYTES
+}
 
 /// The most header fields of a check: those of the client, whose number nginx does not bound.
 const HEAD_FIELDS: usize = 1_000;

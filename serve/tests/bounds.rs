@@ -55,6 +55,12 @@ fn a_head_that_is_too_large_is_refused() {
     let cookie = |length: usize| "c".repeat(length);
     assert_eq!(ask(&[("Cookie", &cookie(30_000))]), 200);
     assert_eq!(ask(&[("Cookie", &cookie(400_000))]), 431);
+    // However many reads they arrive in.
+    let part = cookie(9_000);
+    let large = |count: usize| vec![("Cookie", &*part); count];
+    assert_eq!(ask(&large(7)), 200);
+    assert_eq!(ask(&large(8)), 431);
+    assert_eq!(ask(&large(12)), 431);
     let names: Vec<_> = (0..1_100).map(|n| format!("X-{n}")).collect();
     let fields = |n: usize| -> Vec<_> { names[..n].iter().map(|name| (&**name, "v")).collect() };
     assert_eq!(ask(&fields(900)), 200);
