@@ -99,6 +99,31 @@ fn a_denial_of_nginx_has_the_retry_and_the_fields() {
 }
 
 #[test]
+fn a_path_that_no_rule_reads_has_its_own_status_behind_nginx() {
+    let Some(nginx_program) = installed("nginx", "-v") else {
+        return;
+    };
+    let policy = include_str!("../deploy/policy.toml");
+    let (program, service) = (Program::start("paths", policy, &[]), Service::start());
+    let proxy = nginx(
+        &nginx_program,
+        "nginx-paths",
+        program.listen,
+        service.address,
+    );
+    let long = format!("GET {}", "/a".repeat(257));
+    for (request, status) in [(&*long, 414), ("GET /a/../login", 400)] {
+        let refused = ask(proxy.address, request, &[]);
+        assert_eq!(
+            (refused.status, refused.header("retry-after")),
+            (status, None)
+        );
+    }
+    assert_eq!(ask(proxy.address, &long[..516], &[]).status, 200);
+    assert_eq!(service.served(), 1);
+}
+
+#[test]
 fn eight_logins_behind_nginx_have_the_replies_that_the_guide_shows() {
     let Some(nginx_program) = installed("nginx", "-v") else {
         return;
