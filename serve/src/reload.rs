@@ -11,8 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
+use portcullis_counters::OnFailure;
 use portcullis_policy::{
-    Change, FileSource, Kind, Policy, RefreshError, RuleError, RuleSource, Sourced,
+    Change, FileSource, Kind, Limit, Policy, RefreshError, RuleError, RuleSource, Sourced,
 };
 
 use crate::counts::Counts;
@@ -41,6 +42,8 @@ enum Doubt {
     AtOnce(String, String),
     /// A rule of a kind that this program does not ask.
     NotAsked(String),
+    /// A limit of a rule, and the share of it that is less than one permit.
+    EmptyShare(String, String, String),
 }
 
 impl Doubt {
@@ -56,6 +59,12 @@ impl Doubt {
             Self::NotAsked(rule) => {
                 tracing::warn!(rule, "it is not asked: only the kind `request` is");
             }
+            Self::EmptyShare(rule, limit, share) => tracing::warn!(
+                rule,
+                limit,
+                "while the store is away, every request is denied: `when_down = \"{share}\"` keeps \
+                 no permit of this limit"
+            ),
         }
     }
 }
@@ -81,7 +90,8 @@ impl Enforced {
         let others = others.map(|rule| Doubt::NotAsked(rule.name().to_owned()));
         let at_once = self.left_out.iter().cloned();
         let at_once = at_once.map(|(rule, limit)| Doubt::AtOnce(rule, limit));
-        let doubts: Vec<Doubt> = of_file.chain(at_once).chain(others).collect();
+        let doubts = of_file.chain(at_once).chain(others);
+        let doubts: Vec<Doubt> = doubts.chain(self.empty_shares(policy)).collect();
         for doubt in doubts.iter().filter(|doubt| !self.told.contains(doubt)) {
             doubt.tell();
         }
@@ -92,6 +102,27 @@ impl Enforced {
 }
 
 impl Enforced {
+    /// The limits of which a share is kept while their store is away, and of which it is 0.
+    fn empty_shares(&self, policy: &Policy) -> Vec<Doubt> {
+        let mut doubts = Vec::new();
+        for rule in policy.rules() {
+            let of_store = self.settings.as_ref().zip(rule.store());
+            let of_store = of_store.and_then(|(settings, store)| settings.stores.get(store));
+            let Some(OnFailure::Share { part, whole }) = of_store.map(|of| of.when_down.0) else {
+                continue;
+            };
+            let is_empty = |limit: &&Limit| {
+                let permits = u128::from(limit.capacity());
+                permits > 0 && permits * u128::from(part) < u128::from(whole)
+            };
+            doubts.extend(rule.limits().iter().filter(is_empty).map(|limit| {
+                let share = format!("{part}/{whole}");
+                Doubt::EmptyShare(rule.name().to_owned(), limit.to_string(), share)
+            }));
+        }
+        doubts
+    }
+
     /// Why the file is refused. Rules with a store that the file describes, and that the program
     /// did not have at its start, are right: what they lack is a restart.
     fn why(&self, error: &RefreshError<String>, started_with: &Settings) -> String {

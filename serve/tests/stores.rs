@@ -318,3 +318,40 @@ fn a_limit_at_once_denies_no_check_while_a_store_is_slow() {
         redis.signal("-CONT");
     }
 }
+
+/// Judged by the file alone: no server is asked.
+#[test]
+fn a_share_of_a_limit_that_is_none_is_doubtful() {
+    let file = program::folder("share").join("policy.toml");
+    let log = |when_down: &str, limit: &str| {
+        let policy = policy(1, when_down).replace("limits = ['4/d']", limit);
+        let keyed = policy.replace("key = ['header:X-Api-Key']", "key = ['address']");
+        std::fs::write(&file, keyed).expect("a file");
+        let arguments = ["--check", "--deny-warnings"];
+        let output = program::command(&file, &arguments)
+            .output()
+            .expect("it ends");
+        let log = String::from_utf8(output.stderr).expect("a text");
+        assert_eq!(output.status.success(), log.is_empty(), "{log}");
+        log
+    };
+    let quarter = "when_down = '1/4'";
+    let small = "limits = ['100/m', { rate = '2/m', burst = 3 }]";
+    let warning = log(quarter, small);
+    assert!(
+        warning.contains(r#""rule":"clients","limit":"2/m""#),
+        "{warning}"
+    );
+    let says = "every request is denied: `when_down = \\\"1/4\\\"` keeps no permit of this limit";
+    assert!(warning.contains(says), "{warning}");
+    assert_eq!(warning.matches("keeps no permit").count(), 1);
+    for (when_down, limit) in [
+        (quarter, "limits = [{ rate = '2/m', burst = 4 }]"),
+        (quarter, "limits = ['0/m']"),
+        ("when_down = '2/4'", small),
+        ("when_down = 'deny'", small),
+        ("", small),
+    ] {
+        assert_eq!(log(when_down, limit), "", "{when_down} {limit}");
+    }
+}
