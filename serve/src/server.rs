@@ -40,8 +40,8 @@ use tokio::time::{Sleep, sleep, timeout};
 /// The most bytes of a head. It may have the cookies of a client, of which nginx takes 32 KiB.
 const HEAD_BYTES: usize = 64 * 1024;
 
-/// Whether header fields are more than [`HEAD_BYTES`] together, as they are sent. A head that arrives
-/// in large reads may be: the server of hyper counts only before a read.
+/// Whether header fields are more than [`HEAD_BYTES`] together, as they are sent. Those of a head
+/// that arrives in large reads may be: the server of hyper counts only before a read.
 pub(crate) fn is_too_large(headers: &HeaderMap) -> bool {
     let bytes = |(name, value): (&HeaderName, &HeaderValue)| {
         name.as_str().len() + value.len() + ": \r\n".len()

@@ -55,6 +55,13 @@ fn a_head_that_is_too_large_is_refused() {
     let cookie = |length: usize| "c".repeat(length);
     assert_eq!(ask(&[("Cookie", &cookie(30_000))]), 200);
     assert_eq!(ask(&[("Cookie", &cookie(400_000))]), 431);
+    // Also one that has not ended.
+    let mut client = Client::connect(program.listen);
+    client.send(&format!(
+        "GET /check/nginx HTTP/1.1\r\nCookie: {}",
+        cookie(66_000)
+    ));
+    assert_eq!(client.reply().status, 431);
     // However many reads they arrive in.
     let part = cookie(9_000);
     let large = |count: usize| vec![("Cookie", &*part); count];
