@@ -295,7 +295,8 @@ pin_project! {
 
 impl<'p> Acquiring<'p> {
     /// Sets until when the request waits at most, by the time of the policy's timers. If the
-    /// deadline cannot be met, the request is denied at once. A permit that becomes available at
+    /// deadline cannot be met, also because of those that wait before it, the request is denied at
+    /// once. A permit that becomes available at
     /// that instant is still granted.
     ///
     /// ```

@@ -973,7 +973,7 @@ impl Store {
             // All limits must have the permits.
             (Denied::Exhausted { now, permits }, _) => {
                 let all = limits.fold(Retry::At(now), |all, limit| {
-                    all.longer(self.detail(at, limit, now, permits).retry, now)
+                    all.longer(self.retry_of(at, limit, now, permits), now)
                 });
                 self.after_penalty(all, at, now)
             }
@@ -983,6 +983,18 @@ impl Store {
                 (None, None) => Retry::Never,
             },
         }
+    }
+
+    /// When one limit of a key has `n` permits. They may be more than it ever has at once: those of
+    /// requests that wait, one after the other.
+    fn retry_of(&self, at: Address, limit: usize, now: Timestamp, n: u32) -> Retry {
+        let detail = self.detail(at, limit, now, n);
+        if u64::from(n) <= detail.capacity || self.closed & 1 << limit != 0 {
+            return detail.retry;
+        }
+        // Several limits of one table answer together: all of them must have the permits.
+        let denied = Denied::Exhausted { now, permits: n };
+        self.with(at, limit, |key, _| key.retry(denied))
     }
 
     /// When the key is allowed again after a denial, by the `details` of its limits.

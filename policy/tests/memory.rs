@@ -64,6 +64,57 @@ fn the_memory_of_a_policy_is_that_of_its_tables() {
     }
 }
 
+/// The table of the guide, for 100,000 keys.
+#[test]
+fn a_key_takes_as_many_bytes_as_the_guide_says() {
+    const GUIDE: &str = include_str!("../../docs/policies.md");
+    const KEYS: usize = 100_000;
+    let second = Duration::from_secs(1);
+    let bytes = |more: &dyn Fn(Rule) -> Rule| {
+        let rule = Rule::new("a").key(Key::path()).keys(KEYS);
+        Policy::new([more(rule)]).unwrap().table_bytes() / KEYS
+    };
+    let with = |limit: Limit| bytes(&|rule| rule.limit(limit.clone()));
+    let limit = || "10/s".parse::<Limit>().unwrap();
+    let waiting = limit().algorithm_of(Algorithm::WindowFromRequest);
+    let sliding = limit().algorithm_of(Algorithm::SlidingWindow { segments: 10 });
+    let threshold = || Threshold::new(5, second, "deny");
+    let plain = with(limit());
+    let counted = bytes(&|rule| rule.threshold(threshold()));
+    let rows = [
+        ("a limit", plain),
+        ("a limit with a `wait`", with(waiting.wait(second))),
+        ("a sliding window", with(sliding)),
+        (
+            "a `penalty`",
+            bytes(&|rule| rule.limit(limit()).penalty(second)) - plain,
+        ),
+        ("`thresholds` with one window", counted),
+        (
+            "each threshold with a `hold`",
+            bytes(&|rule| rule.threshold(threshold().holding_for(second))) - counted,
+        ),
+        (
+            "a token bucket in a rule with a `hold`, in addition",
+            bytes(&|rule| rule.limit(limit()).hold(second)) - plain,
+        ),
+    ];
+    for (what, bytes) in rows {
+        let start = format!("| {what} | ");
+        let row = GUIDE.lines().find_map(|line| line.strip_prefix(&start));
+        let told = row.unwrap_or_else(|| panic!("docs/policies.md lacks {what}"));
+        let told: usize = told
+            .trim_end_matches([' ', '|'])
+            .replace(',', "")
+            .parse()
+            .unwrap();
+        assert!(
+            told.abs_diff(bytes) * 50 <= bytes,
+            "{what}: {bytes}, not {told}"
+        );
+    }
+}
+
 #[test]
 fn the_first_rule_that_does_not_fit_is_named_before_any_table_is_created() {
     let rules = || vec![rule("a", 10_000), rule("b", 20_000), rule("c", 10)];

@@ -60,7 +60,7 @@ fn a_rate_grants_those_who_wait_in_their_order_when_it_has_permits() {
     assert_eq!(full.end(), Some(QueueEnd::Full));
     assert_eq!(full.rule().unwrap().name(), "rate");
     let at = |seconds| Some(Retry::At(Timestamp::from_secs(seconds)));
-    assert_eq!(full.retry(), at(1), "the end of the window");
+    assert_eq!(full.retry(), at(2), "after the three that wait");
 
     time.advance(SECOND);
     run(&mut tasks);
@@ -227,6 +227,36 @@ fn a_deadline_ends_a_wait_and_leaves_nothing_behind() {
     run(&mut tasks);
     assert_eq!(ends(&tasks), [None, Some(false), Some(true)]);
     assert_eq!(policy.queue_counts("one").unwrap().late, 1);
+}
+
+#[test]
+fn those_who_wait_ahead_count_for_a_deadline_and_for_when_to_retry() {
+    let rate = |limit: Limit| Rule::new("rate").limit(limit.queue(5));
+    let one = || Limit::per(1, SECOND);
+    let several = rate(one()).limit(Limit::per(60, 60 * SECOND).queue(5));
+    let window = rate(one().algorithm_of(Algorithm::FixedWindow));
+    let sliding = rate(one().algorithm_of(Algorithm::SlidingWindow { segments: 10 }));
+    for rule in [rate(one()), several, window, sliding] {
+        let time = Time::default();
+        let policy = policy(&time, [rule]);
+        let acquire = || Task::new(policy.acquire(&GET).within(3 * SECOND));
+        let mut tasks: Vec<_> = (0..6).map(|_| acquire()).collect();
+        run(&mut tasks);
+        let (yes, no) = (Some(true), Some(false));
+        assert_eq!(ends(&tasks), [yes, None, None, None, no, no]);
+        let late = tasks[4].output.as_ref().unwrap();
+        assert_eq!(
+            (late.end(), late.waited()),
+            (Some(QueueEnd::Late), Duration::ZERO)
+        );
+        let after = |seconds: u32| Some(Retry::At(time.now() + seconds * SECOND));
+        assert_eq!(late.retry(), after(4));
+        // Without a deadline two more wait, and the queue is full.
+        tasks.extend((0..3).map(|_| Task::new(policy.acquire(&GET))));
+        run(&mut tasks);
+        assert_eq!(ends(&tasks)[6..], [None, None, no]);
+        assert_eq!(tasks[8].output.as_ref().unwrap().retry(), after(6));
+    }
 }
 
 #[test]

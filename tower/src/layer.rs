@@ -299,7 +299,8 @@ impl<D: Decide, C: Clock, W> RateLimitLayerBuilder<D, C, W> {
     }
 
     /// Sets how long a request waits at most, in a layer by
-    /// [`build_waiting`](Self::build_waiting). A request that would wait longer is denied at once.
+    /// [`build_waiting`](Self::build_waiting). A request that would wait longer, after those that
+    /// wait before it, is denied at once.
     /// Default: it waits until its turn comes, or until its client goes away.
     #[cfg(feature = "queue")]
     pub fn waiting_at_most(mut self, most: core::time::Duration) -> Self {
