@@ -15,7 +15,8 @@ use crate::time::grid::Grid;
 use crate::time::rate::Rate;
 use crate::time::timestamp::{Timestamp, saturating_duration};
 use crate::word::settings::{
-    self, MAX_AUTOMATIC_TICK, MIN_STALENESS, Misfit, Room, Scale, Setting, SettingsError,
+    self, MAX_AUTOMATIC_TICK, MIN_STALENESS, Misfit, Room, Scale, Setting, SettingsError, product,
+    quotient,
 };
 
 /// Returns the `used` that a take at `position` for `price` units leaves. `None` if too few units
@@ -489,7 +490,7 @@ impl Lattice {
         let denied = range - self.behind as u128 + self.cost as u128;
         let scale = Scale {
             step: tick,
-            gain: self.gain as u128,
+            gain: self.gain,
         };
         Room::of(self.mask.count_ones()).is_enough(range, denied, scale)
     }
@@ -502,13 +503,13 @@ impl Lattice {
     /// of a permit. In a narrow word, at most a 64th; or an eighth if permits come in at whole
     /// ticks; or it brings at most an eighth of what fits beside one permit.
     const fn is_fine(&self) -> bool {
-        let (gain, cost) = (self.gain as u128, self.cost as u128);
+        let (gain, cost) = (self.gain, self.cost);
         match Room::of(self.mask.count_ones()) {
-            Room::Wide => 256 * gain <= cost,
+            Room::Wide => gain <= cost / 256,
             Room::Narrow => {
-                64 * gain <= cost
-                    || 8 * gain <= cost && gain > 0 && cost % gain == 0
-                    || 8 * gain <= self.full as u128 - cost
+                gain <= cost / 64
+                    || gain <= cost / 8 && gain > 0 && cost % gain == 0
+                    || gain <= (self.full - cost) / 8
             }
             Room::Slot => true,
         }
@@ -655,7 +656,8 @@ impl Terms {
         if self.adjustable.is_none() || self.debt == 0 || self.rate.permits() == 0 {
             return MAX_AUTOMATIC_TICK;
         }
-        let earned_in = self.debt as u128 * period as u128 / self.rate.permits() as u128;
+        let owed = product(self.debt, period);
+        let earned_in = quotient(owed, self.rate.permits() as u128);
         if earned_in / 16 < MAX_AUTOMATIC_TICK as u128 {
             (earned_in / 16) as u64
         } else {
@@ -686,72 +688,78 @@ impl Terms {
     ) -> Result<(Lattice, u64), SettingsError> {
         let range = 1u128 << bits;
         // The rate per tick, in lowest terms.
-        let gain = self.rate.permits() as u128 * tick as u128;
-        let divisor = settings::gcd(gain, period as u128);
-        let (gain, cost) = (gain / divisor, period as u128 / divisor);
-        let scale = Scale { step: tick, gain };
-        let full = match (self.burst as u128).checked_mul(cost) {
-            Some(full) => full,
-            None => u128::MAX,
+        let unit = product(self.rate.permits(), tick);
+        let divisor = settings::gcd(unit, period);
+        let gain = quotient(unit, divisor as u128);
+        // No gain fits that is more than a quarter of the range.
+        let gain = if gain > u64::MAX as u128 {
+            u64::MAX
+        } else {
+            gain as u64
         };
+        let cost = period / divisor;
+        let scale = Scale { step: tick, gain };
+        let full = product(self.burst, cost);
+        let (quarter, mask) = ((1 << (bits - 1)) / 2, u64::MAX >> (64 - bits));
         let room = Room::of(bits);
         match settings::staleness(room, range, full, staleness, self.adjustable, scale) {
             Ok(late) => {
                 // A reservation acts at a whole tick, and may count up to there.
                 let rounding = if self.debt == 0 { 0 } else { gain };
-                let max = ((range / 4 - rounding) / cost) as u64;
+                let max = (quarter - rounding) / cost;
                 if self.debt > max {
                     return Err(SettingsError::TooLarge {
                         setting: Setting::Debt,
                         max,
                     });
                 }
-                let debt = self.debt as u128 * cost;
+                let debt = self.debt * cost;
                 let lattice = Lattice {
-                    gain: gain as u64,
-                    cost: cost as u64,
+                    gain,
+                    cost,
                     full: full as u64,
-                    debt: debt as u64,
-                    behind: (range - late - debt - rounding) as u64,
+                    debt,
+                    behind: (mask - late as u64 - debt - rounding).wrapping_add(1),
                     burst: self.burst,
-                    mask: (range - 1) as u64,
+                    mask,
                 };
                 Ok((lattice, tick))
             }
-            Err(Misfit::Staleness) => {
-                let max = (range / 4 / gain * tick as u128) as u64;
-                Err(SettingsError::TooLarge {
-                    setting: Setting::Staleness,
-                    max,
-                })
-            }
-            Err(Misfit::Second) => {
-                let gain = range / 4 / MIN_STALENESS.div_ceil(tick) as u128;
+            Err(misfit) => Err(self.refusal(misfit, quarter, scale, cost, period)),
+        }
+    }
+
+    /// Returns the error of settings that do not fit: the setting at fault, and the largest value
+    /// that fits a `quarter` of the range.
+    const fn refusal(
+        &self,
+        misfit: Misfit,
+        quarter: u64,
+        Scale { step: tick, gain }: Scale,
+        cost: u64,
+        period: u64,
+    ) -> SettingsError {
+        let (setting, max) = match misfit {
+            Misfit::Staleness => (Setting::Staleness, (quarter / gain).wrapping_mul(tick)),
+            Misfit::Second => {
+                let gain = quarter / MIN_STALENESS.div_ceil(tick);
                 // For any number of permits, the period and `permits * tick` have this divisor in
                 // common.
-                let max = gain * settings::gcd(tick as u128, period as u128) / tick as u128;
-                Err(SettingsError::TooLarge {
-                    setting: Setting::Rate,
-                    max: max as u64,
-                })
+                let max = product(gain, settings::gcd(tick as u128, period));
+                (Setting::Rate, quotient(max, tick as u128) as u64)
             }
-            Err(Misfit::Reach) if cost <= range / 4 || gain == 0 => Err(SettingsError::TooLarge {
-                setting: Setting::Burst,
-                max: (range / 4 / cost) as u64,
-            }),
-            Err(Misfit::Reach) => {
+            Misfit::Reach if cost <= quarter || gain == 0 => (Setting::Burst, quarter / cost),
+            Misfit::Reach => {
                 // Not even one permit fits: the tick is too fine for the period. If the period is a
                 // multiple of `unit`, a permit costs that multiple; in any other period, more. The
                 // gain of one tick fits, so the period is longer than `unit`.
-                let unit = self.rate.permits() as u128 * tick as u128;
-                let times = period as u128 / unit;
-                let max = if times < range / 4 { times } else { range / 4 } * unit;
-                Err(SettingsError::TooLarge {
-                    setting: Setting::Period,
-                    max: max as u64,
-                })
+                let unit = product(self.rate.permits(), tick);
+                let times = quotient(period as u128, unit) as u64;
+                let times = if times < quarter { times } else { quarter };
+                (Setting::Period, times.wrapping_mul(unit as u64))
             }
-        }
+        };
+        SettingsError::TooLarge { setting, max }
     }
 }
 
@@ -760,7 +768,7 @@ const fn horizon((lattice, tick): &(Lattice, u64)) -> u128 {
     if lattice.gain == 0 {
         u128::MAX
     } else {
-        (lattice.mask as u128 + 1) / lattice.gain as u128 * *tick as u128
+        quotient(lattice.mask as u128 + 1, lattice.gain as u128) * *tick as u128
     }
 }
 

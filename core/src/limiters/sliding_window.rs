@@ -996,7 +996,7 @@ impl<const MAX_SEGMENTS: usize> Builder<SlidingWindow<MAX_SEGMENTS>> {
             if window < segments {
                 return Err(SettingsError::TooSmall { setting: Setting::Window, min: segments });
             }
-            let divisor = settings::gcd(segments as u128, window as u128) as u64;
+            let divisor = settings::gcd(segments as u128, window);
             let (scale, step) = (segments / divisor, window / divisor);
             // `epoch` multiplies the time within a step by `scale` before it divides.
             if step > u64::MAX / scale {

@@ -153,7 +153,7 @@ impl Rate {
         if cost == 0 {
             return Self::UNLIMITED;
         }
-        let common = gcd(gain as u128, tick as u128) as u64;
+        let common = gcd(gain as u128, tick);
         Self {
             permits: gain / common,
             period_nanos: cost * (tick / common),
@@ -163,7 +163,7 @@ impl Rate {
     /// Returns the permits and the period in lowest terms.
     fn in_lowest_terms(self) -> (u64, u64) {
         // A period of zero is no rate, but may be compared.
-        let common = gcd(self.permits.into(), self.period_nanos.into()).max(1) as u64;
+        let common = gcd(self.permits.into(), self.period_nanos).max(1);
         (self.permits / common, self.period_nanos / common)
     }
 }

@@ -2,11 +2,13 @@
 //! setting is a variant of [`Setting`]; no limiter has errors of its own.
 
 mod message;
+mod wide;
 
 use core::fmt;
 use core::time::Duration;
 
 use self::message::Message;
+pub(crate) use self::wide::{gcd, product, quotient};
 use crate::time::timestamp::saturating_nanos;
 use crate::word::{KeyedWord, Word};
 
@@ -286,7 +288,7 @@ pub(crate) const fn staleness(
     longest: Option<u64>,
     scale: Scale,
 ) -> Result<u128, Misfit> {
-    let part = range / room.part();
+    let part = range >> room.part();
     let quarter = range / 4;
     let second = scale.positions(MIN_STALENESS);
     let longest_by_itself = match longest {
@@ -321,13 +323,17 @@ pub(crate) const fn staleness(
 #[derive(Clone, Copy)]
 pub(crate) struct Scale {
     pub(crate) step: u64,
-    pub(crate) gain: u128,
+    pub(crate) gain: u64,
 }
 
 impl Scale {
+    pub(crate) const fn new(step: u64, gain: u64) -> Self {
+        Self { step, gain }
+    }
+
     /// Returns the positions in `nanos`, rounded up to whole steps.
     pub(crate) const fn positions(self, nanos: u64) -> u128 {
-        nanos.div_ceil(self.step) as u128 * self.gain
+        product(nanos.div_ceil(self.step), self.gain)
     }
 }
 
@@ -362,12 +368,12 @@ impl Room {
         }
     }
 
-    /// Returns of how many parts of the range the default staleness is one.
-    const fn part(self) -> u128 {
+    /// Returns the logarithm of how many parts of the range the default staleness is one of.
+    const fn part(self) -> u32 {
         match self {
             // The staleness counts twice in a window that was used: see `Stamped`.
-            Self::Narrow => 1 << 19,
-            Self::Wide | Self::Slot => 256,
+            Self::Narrow => 19,
+            Self::Wide | Self::Slot => 8,
         }
     }
 
@@ -379,10 +385,10 @@ impl Room {
         }
         let step = scale.step as u128;
         match self {
-            Self::Slot => range / scale.gain * step >= FAR_ENOUGH,
+            Self::Slot => quotient(range, scale.gain as u128) * step >= FAR_ENOUGH,
             Self::Narrow if denied * RARE <= range => true,
             Self::Narrow | Self::Wide => {
-                range.saturating_sub(denied) / scale.gain * step >= TEN_YEARS
+                quotient(range.saturating_sub(denied), scale.gain as u128) * step >= TEN_YEARS
             }
         }
     }
@@ -424,11 +430,6 @@ pub(crate) const fn staleness_nanos(asked: Option<Duration>) -> Result<Option<u6
             Err(error) => Err(error),
         },
     }
-}
-
-/// Returns the greatest common divisor; for 0 and `b`, that is `b`.
-pub(crate) const fn gcd(a: u128, b: u128) -> u128 {
-    if a == 0 { b } else { gcd(b % a, a) }
 }
 
 /// The horizon that any tick chosen by the builder should reach, in nanoseconds: one hour.

@@ -215,12 +215,9 @@ impl<W: Word> TokenBucketRules<W> {
         if cost == 0 {
             return Rate::UNLIMITED;
         }
-        let (gain, period) = (
-            u128::from(gain),
-            u128::from(cost) * u128::from(self.ticks.step()),
-        );
-        let divisor = gcd(gain, period);
-        let (permits, period) = (gain / divisor, period / divisor);
+        let period = u128::from(cost) * u128::from(self.ticks.step());
+        let divisor = u128::from(gcd(period, gain));
+        let (permits, period) = (u128::from(gain) / divisor, period / divisor);
         // A divisor of the numbers that the rate was built from, which are a `u32` and a `u64`.
         let in_lowest_terms = Rate::new(permits as u32, Duration::from_nanos(period as u64));
         match u32::try_from(permits * (SECOND / period)) {

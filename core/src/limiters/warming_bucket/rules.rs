@@ -56,7 +56,7 @@ use crate::time::timestamp::{Timestamp, saturating_duration};
 use crate::time::timing::Timing;
 use crate::word::builder::AskedTiming;
 use crate::word::settings::{
-    self, MAX_AUTOMATIC_TICK, Misfit, Room, Scale, Setting, SettingsError,
+    self, MAX_AUTOMATIC_TICK, Misfit, Room, Scale, Setting, SettingsError, quotient,
 };
 use crate::word::{Word, narrow};
 
@@ -496,8 +496,8 @@ impl AtTick {
         let Self { tick, burst, .. } = *self;
         // The rate per tick, in lowest terms.
         let gain = self.permits as u128 * tick as u128;
-        let divisor = settings::gcd(gain, self.period as u128);
-        let (gain, cost) = (gain / divisor, self.period as u128 / divisor);
+        let (period, divisor) = (self.period, settings::gcd(gain, self.period) as u128);
+        let (gain, cost) = (quotient(gain, divisor), quotient(period as u128, divisor));
         let cold = self.cold_factor as u128;
         // No product below overflows: warm-up and period have 63 bits, permits and factor 32, and
         // the tick divides out.
@@ -557,7 +557,7 @@ impl AtTick {
         let below = ramp.saturating_sub(burst as u128 * warmth);
         let missing = full + ((top + rounding) >> slope_shift)
             - ((slope * below * below + rounding) >> slope_shift);
-        let scale = Scale { step: tick, gain };
+        let scale = Scale::new(tick, gain as u64);
         if top >= 1 << 63 || cooling * chill >= 1 << 63 || cooling > range / 4 {
             return Err(Unfit::Long);
         }
