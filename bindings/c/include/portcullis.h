@@ -133,7 +133,7 @@
 // Mistake: the key is longer than half of the address space.
 #define PC_BAD_KEY -8
 
-// Mistake: the `permits` of a rate are too many in a period for the word: with 32-bit words only.
+// Mistake: the `permits` of a rate are 0, or too many in a period for a word of 32 bits.
 #define PC_BAD_PERMITS -20
 
 // Mistake: the `period` of a rate is zero or too long.
@@ -303,7 +303,7 @@ typedef struct PC_ALIGNED(64) pc_line {
 
 // The settings of a token bucket. Those that are 0 have their defaults.
 typedef struct pc_token_bucket_settings {
-    // The rate: `permits` return in each `period`, evenly.
+    // The rate: `permits`, at least 1, return in each `period`, evenly.
     uint32_t permits;
     // Not 0: all permits of a period return at its end.
     uint32_t stepwise;
@@ -1061,6 +1061,37 @@ uint64_t pc_nanos(uint64_t ticks, uint32_t hertz);
 int pc_token_bucket_init(struct pc_token_bucket *bucket,
                          size_t size,
                          const struct pc_token_bucket_settings *settings);
+
+// Initialises a token bucket as `pc_token_bucket_init` does, and restores the state that
+// `pc_token_bucket_state` wrote for a bucket with the same settings. The times must count from the
+// same origin as those of the saved bucket.
+//
+// Any number is a state. With a damaged one, or one of other settings, the bucket may grant fewer
+// permits at first, or more, but no more than a full one.
+//
+// Returns `PC_OK`, or the mistake; then the storage is as it was.
+//
+// Interrupts: as `pc_token_bucket_init`.
+//
+// # Safety
+//
+// Each pointer is null, misaligned, or points to memory of its type, `bucket` for as long as it is
+// used.
+int pc_token_bucket_restore(struct pc_token_bucket *bucket,
+                            size_t size,
+                            const struct pc_token_bucket_settings *settings,
+                            uint64_t state);
+
+// Writes the state of a token bucket to `state`, to be saved for `pc_token_bucket_restore`. With
+// 32-bit words it has 32 bits.
+//
+// Interrupts: may interrupt any other call with the same limiter, and be interrupted by one. A
+// permit that is taken later is not in the state.
+//
+// # Safety
+//
+// Each pointer is null, misaligned, or points to memory of its type.
+int pc_token_bucket_state(const struct pc_token_bucket *bucket, uint64_t *state);
 
 // Takes `permits` at the time `now`. With 0 permits it takes nothing, and returns what a
 // request for 1 would.

@@ -40,7 +40,7 @@ pub const PC_WRONG_RECEIPT: c_int = -6;
 pub const PC_NOT_TAKEN: c_int = -7;
 /// Mistake: the key is longer than half of the address space.
 pub const PC_BAD_KEY: c_int = -8;
-/// Mistake: the `permits` of a rate are too many in a period for the word: with 32-bit words only.
+/// Mistake: the `permits` of a rate are 0, or too many in a period for a word of 32 bits.
 pub const PC_BAD_PERMITS: c_int = -20;
 /// Mistake: the `period` of a rate is zero or too long.
 pub const PC_BAD_PERIOD: c_int = -21;

@@ -6,8 +6,8 @@ use core::time::Duration;
 use portcullis_core::builder::TokenBucketBuilder;
 use portcullis_core::{Rate, Timestamp, TokenBucket};
 
-use crate::status::{PC_BAD_TAKEN, Status};
-use crate::storage::{init, read, size, storage};
+use crate::status::{PC_BAD_PERMITS, PC_BAD_TAKEN, Status};
+use crate::storage::{init, read, size, storage, stored, write};
 use crate::verbs::{asks, named, takes};
 
 /// The bytes of a token bucket with 64-bit words.
@@ -25,7 +25,7 @@ storage! {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct pc_token_bucket_settings {
-    /// The rate: `permits` return in each `period`, evenly.
+    /// The rate: `permits`, at least 1, return in each `period`, evenly.
     pub permits: u32,
     /// Not 0: all permits of a period return at its end.
     pub stepwise: u32,
@@ -47,6 +47,10 @@ pub struct pc_token_bucket_settings {
 
 impl pc_token_bucket_settings {
     pub(crate) fn builder(&self) -> Result<TokenBucketBuilder, Status> {
+        if self.permits == 0 {
+            // Forgotten, most likely: such a bucket would grant its burst, and then nothing.
+            return Err(Status(PC_BAD_PERMITS));
+        }
         let rate = Rate::new(self.permits, Duration::from_nanos(self.period));
         let mut builder = TokenBucket::builder(rate, self.burst);
         if self.taken > 0 {
@@ -85,6 +89,54 @@ pub unsafe extern "C" fn pc_token_bucket_init(
 ) -> c_int {
     // SAFETY: by the caller.
     unsafe { init(bucket, size, || Ok(read(settings)?.builder()?.build()?)) }
+}
+
+/// Initialises a token bucket as `pc_token_bucket_init` does, and restores the state that
+/// `pc_token_bucket_state` wrote for a bucket with the same settings. The times must count from the
+/// same origin as those of the saved bucket.
+///
+/// Any number is a state. With a damaged one, or one of other settings, the bucket may grant fewer
+/// permits at first, or more, but no more than a full one.
+///
+/// Returns `PC_OK`, or the mistake; then the storage is as it was.
+///
+/// Interrupts: as `pc_token_bucket_init`.
+///
+/// # Safety
+///
+/// Each pointer is null, misaligned, or points to memory of its type, `bucket` for as long as it is
+/// used.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pc_token_bucket_restore(
+    bucket: *mut pc_token_bucket,
+    size: usize,
+    settings: *const pc_token_bucket_settings,
+    state: u64,
+) -> c_int {
+    // SAFETY: by the caller.
+    unsafe {
+        init(bucket, size, || {
+            Ok(read(settings)?.builder()?.build()?.with_state(state))
+        })
+    }
+}
+
+/// Writes the state of a token bucket to `state`, to be saved for `pc_token_bucket_restore`. With
+/// 32-bit words it has 32 bits.
+///
+/// Interrupts: may interrupt any other call with the same limiter, and be interrupted by one. A
+/// permit that is taken later is not in the state.
+///
+/// # Safety
+///
+/// Each pointer is null, misaligned, or points to memory of its type.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pc_token_bucket_state(
+    bucket: *const pc_token_bucket,
+    state: *mut u64,
+) -> c_int {
+    // SAFETY: by the caller.
+    Status::of(unsafe { stored(bucket).and_then(|bucket| write(state, bucket.state())) })
 }
 
 takes!(

@@ -43,6 +43,30 @@ static void a_bucket_starts_as_its_settings_say(void) {
     CHECK(number == 5);
 }
 
+// Before a deep sleep, and after it, when the memory is zero again.
+static void a_bucket_continues_from_its_saved_state(void) {
+    static pc_token_bucket bucket;
+    pc_token_bucket_settings settings = {.permits = 10, .period = PC_SECOND, .burst = 3};
+    uint64_t now = 60 * PC_SECOND, state = 0, number = 0;
+    STATUS(PC_OK, pc_token_bucket_init(&bucket, sizeof bucket, &settings));
+    STATUS(PC_OK, pc_token_bucket_take(&bucket, now, 3, NULL));
+    STATUS(PC_OK, pc_token_bucket_state(&bucket, &state));
+    memset(&bucket, 0, sizeof bucket);
+
+    STATUS(PC_OK, pc_token_bucket_restore(&bucket, sizeof bucket, &settings, state));
+    STATUS(PC_DENIED, pc_token_bucket_take(&bucket, now + 50 * PC_MILLISECOND, 1, NULL));
+    STATUS(PC_OK, pc_token_bucket_take(&bucket, now + 100 * PC_MILLISECOND, 1, NULL));
+
+    // A damaged state is no more than a full bucket.
+    for (unsigned bit = 0; bit < 64; bit++) {
+        memset(&bucket, 0, sizeof bucket);
+        uint64_t damaged = state ^ UINT64_C(1) << bit;
+        STATUS(PC_OK, pc_token_bucket_restore(&bucket, sizeof bucket, &settings, damaged));
+        STATUS(PC_OK, pc_token_bucket_available(&bucket, now, &number));
+        CHECK(number <= 3);
+    }
+}
+
 static void a_receipt_refunds_what_it_covers(void) {
     static pc_token_bucket bucket;
     pc_token_bucket_settings settings = {.permits = 1, .period = PC_SECOND, .burst = 5};
@@ -288,6 +312,7 @@ static void memory_of_the_heap_can_be_used(void) {
 int main(void) {
     a_token_bucket_replenishes();
     a_bucket_starts_as_its_settings_say();
+    a_bucket_continues_from_its_saved_state();
     a_receipt_refunds_what_it_covers();
     a_fixed_window_starts_again();
     a_sliding_window_slides();

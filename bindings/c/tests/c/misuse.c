@@ -10,6 +10,8 @@ static void null_storage(void) {
     uint64_t number = 0;
     pc_detail detail;
     STATUS(PC_NULL, pc_token_bucket_init(NULL, sizeof(pc_token_bucket), &SETTINGS));
+    STATUS(PC_NULL, pc_token_bucket_restore(NULL, sizeof(pc_token_bucket), &SETTINGS, 0));
+    STATUS(PC_NULL, pc_token_bucket_state(NULL, &number));
     STATUS(PC_NULL, pc_token_bucket_take(NULL, 0, 1, &receipt));
     STATUS(PC_NULL, pc_token_bucket_look(NULL, 0, 1));
     STATUS(PC_NULL, pc_token_bucket_give_back(NULL, 0, 1, &receipt, NULL));
@@ -25,8 +27,10 @@ static void null_storage(void) {
 static void null_argument(void) {
     static pc_token_bucket bucket;
     STATUS(PC_NULL, pc_token_bucket_init(&bucket, sizeof bucket, NULL));
+    STATUS(PC_NULL, pc_token_bucket_restore(&bucket, sizeof bucket, NULL, 0));
     STATUS(PC_NOT_INITIALISED, pc_token_bucket_look(&bucket, 0, 1));
     STATUS(PC_OK, pc_token_bucket_init(&bucket, sizeof bucket, &SETTINGS));
+    STATUS(PC_NULL, pc_token_bucket_state(&bucket, NULL));
     STATUS(PC_NULL, pc_token_bucket_give_back(&bucket, 0, 1, NULL, NULL));
     STATUS(PC_NULL, pc_token_bucket_available(&bucket, 0, NULL));
     STATUS(PC_NULL, pc_token_bucket_retry(&bucket, 0, 1, NULL));
@@ -63,12 +67,16 @@ static void misaligned(void) {
     static pc_token_bucket buckets[2];
     STATUS(PC_MISALIGNED,
            pc_token_bucket_init(one_off(buckets), sizeof(pc_token_bucket), &SETTINGS));
+    STATUS(PC_MISALIGNED,
+           pc_token_bucket_restore(one_off(buckets), sizeof(pc_token_bucket), &SETTINGS, 0));
     STATUS(PC_MISALIGNED, pc_token_bucket_take(one_off(buckets), 0, 1, NULL));
     STATUS(PC_OK, pc_token_bucket_init(buckets, sizeof buckets[0], &SETTINGS));
     static pc_receipt receipts[2];
     static uint64_t numbers[2];
     static pc_detail details[2];
     STATUS(PC_MISALIGNED, pc_token_bucket_take(buckets, 0, 1, one_off(receipts)));
+    STATUS(PC_MISALIGNED, pc_token_bucket_state(one_off(buckets), numbers));
+    STATUS(PC_MISALIGNED, pc_token_bucket_state(buckets, one_off(numbers)));
     STATUS(PC_MISALIGNED, pc_token_bucket_available(buckets, 0, one_off(numbers)));
     STATUS(PC_MISALIGNED, pc_token_bucket_retry(buckets, 0, 1, one_off(numbers)));
     STATUS(PC_MISALIGNED, pc_token_bucket_explain(buckets, 0, 1, one_off(details)));
@@ -119,7 +127,9 @@ static void not_initialised(void) {
     static pc_window_table windows;
     pc_receipt receipt;
     pc_lease lease;
+    uint64_t state;
     STATUS(PC_NOT_INITIALISED, pc_token_bucket_take(&bucket, 0, 1, NULL));
+    STATUS(PC_NOT_INITIALISED, pc_token_bucket_state(&bucket, &state));
     STATUS(PC_NOT_INITIALISED, pc_fixed_window_take(&window, 0, 1, NULL));
     STATUS(PC_NOT_INITIALISED, pc_sliding_window_take(&sliding, 0, 1, NULL));
     STATUS(PC_NOT_INITIALISED, pc_concurrency_take(&limit, 0, 1, &receipt));
@@ -146,6 +156,7 @@ static void initialised_twice(void) {
     STATUS(PC_OK, pc_token_bucket_init(&bucket, sizeof bucket, &SETTINGS));
     STATUS(PC_OK, pc_token_bucket_take(&bucket, 0, 2, NULL));
     STATUS(PC_INITIALISED, pc_token_bucket_init(&bucket, sizeof bucket, &SETTINGS));
+    STATUS(PC_INITIALISED, pc_token_bucket_restore(&bucket, sizeof bucket, &SETTINGS, 0));
     // As another type.
     STATUS(PC_INITIALISED, pc_concurrency_init((void *)&bucket, sizeof bucket, 1));
     STATUS(PC_OK, pc_token_bucket_available(&bucket, 0, &number));
@@ -231,6 +242,8 @@ static void settings_that_do_not_fit(void) {
 #define BUCKET(expected, ...)                                                                      \
     STATUS(expected, pc_token_bucket_init(&bucket, sizeof bucket,                                  \
                                           &(pc_token_bucket_settings){__VA_ARGS__}))
+    // A forgotten rate.
+    BUCKET(PC_BAD_PERMITS, .period = PC_SECOND, .burst = 20);
     BUCKET(PC_BAD_PERIOD, .permits = 1, .burst = 1);
     BUCKET(PC_BAD_PERIOD, .permits = 1, .burst = 1, .period = UINT64_MAX);
     BUCKET(PC_BAD_BURST, .permits = 1, .period = PC_SECOND);
