@@ -21,9 +21,15 @@ impl<const BITS: u32, const HZ: u64> WideCounter<BITS, HZ> {
 
     /// Continues the counter that `read` reads, 1 to 32 bits wide.
     pub const fn new(read: fn() -> u32) -> Self {
+        Self::starting_at(0, read)
+    }
+
+    /// As [`new`](Self::new), after a sleep in which the memory was lost, but the counter went on:
+    /// `count` was saved in 64 bits, less than one wrap before the next reading.
+    pub const fn starting_at(count: u64, read: fn() -> u32) -> Self {
         Self {
             read,
-            last: Mutex::new(Cell::new(0)),
+            last: Mutex::new(Cell::new(count)),
         }
     }
 
@@ -55,6 +61,9 @@ impl<const BITS: u32, const HZ: u64> Clock for WideCounter<BITS, HZ> {
 mod tests {
     use core::sync::atomic::AtomicU32;
     use core::sync::atomic::Ordering::Relaxed;
+    use core::time::Duration;
+
+    use portcullis_core::{LimiterExt, Rate, TokenBucket};
 
     use super::*;
 
@@ -82,10 +91,40 @@ mod tests {
     }
 
     #[test]
+    fn a_bucket_saved_after_a_wrap_of_the_counter_stays_empty_through_a_sleep() {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        type Clock = WideCounter<24, 32_768>;
+        let read = || COUNTER.load(Relaxed) & 0xff_ffff;
+        // In the word of the chip.
+        let bucket = || {
+            let builder = TokenBucket::builder(Rate::per_hour(1), 3);
+            let builder = builder.staleness(Duration::from_secs(1));
+            builder.build_on::<u32>().unwrap()
+        };
+        let clock = Clock::new(read);
+        for _ in 0..9 {
+            COUNTER.fetch_add(1 << 23, Relaxed);
+            clock.count();
+        }
+        let limit = bucket();
+        assert!(limit.allow_at(clock.now(), 3));
+        let (state, count) = (limit.state(), clock.count());
+
+        // A sleep of 100 s, in which the memory is lost.
+        COUNTER.fetch_add(100 * 32_768, Relaxed);
+        let limit = bucket().with_state(state);
+        let clock = Clock::starting_at(count, read);
+        assert_eq!(clock.count(), (9 << 23) + 100 * 32_768);
+        assert!(!limit.allow_at(clock.now(), 1));
+        // Without the count, the time would go back, and the bucket be full.
+        let forgetful = Clock::new(read);
+        assert!(limit.allow_at(forgetful.now(), 3));
+    }
+
+    #[test]
     fn the_time_of_centuries_fits() {
         const COUNT: u64 = 64_000_000 * 15_000_000_000;
-        let clock = WideCounter::<32, 64_000_000>::new(|| COUNT as u32);
-        critical_section::with(|section| clock.last.borrow(section).set(COUNT));
+        let clock = WideCounter::<32, 64_000_000>::starting_at(COUNT, || COUNT as u32);
         assert_eq!(clock.now(), Timestamp::from_secs(15_000_000_000));
     }
 }
