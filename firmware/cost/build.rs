@@ -9,6 +9,10 @@ fn main() {
     println!("cargo::rerun-if-changed=memory.x");
     println!("cargo::rerun-if-env-changed=SUBJECT");
     println!("cargo::rustc-check-cfg=cfg(subject, values(any()))");
+    println!("cargo::rustc-check-cfg=cfg(in_c)");
     let subject = std::env::var("SUBJECT").unwrap_or_else(|_| "nothing".to_owned());
     println!("cargo::rustc-cfg=subject=\"{subject}\"");
+    if subject.starts_with("c-") {
+        println!("cargo::rustc-cfg=in_c");
+    }
 }

@@ -26,7 +26,7 @@ const TARGETS: [&str; 2] = [BOARDS[0].target, BOARDS[1].target];
 const NOTHING: &str = "nothing";
 const NOTHING_TAKES: i64 = 3_000;
 
-/// The limiters, and some wrappers around them.
+/// The limiters, and some wrappers around them. Those of the library for C begin with `c-`.
 const SUBJECTS: &[&str] = {
     macro_rules! subjects {
         ($($_limiter:ident: $_type:ty {
@@ -44,10 +44,19 @@ const SUBJECTS: &[&str] = {
             &[
                 $($($subject,)?)*
                 "all-of-3",
+                "c-bucket-table",
+                "c-concurrency",
+                "c-fixed-window",
+                "c-lease-pool",
+                "c-sliding-window",
+                "c-token-bucket",
+                "c-window-table",
                 "counted-bucket",
+                "keyed",
                 "lease-pool",
                 "penalised-bucket",
                 "queue",
+                "token-bucket-build",
                 "token-bucket-retry",
             ]
         };
@@ -247,14 +256,16 @@ mod tests {
     }
 
     #[test]
-    fn the_document_agrees_with_the_newest_baseline() {
-        let document = files::read(&files::root().join("docs/embedded.md")).unwrap();
+    fn the_documents_agree_with_the_newest_baseline() {
+        let [document, of_c] = ["docs/embedded.md", "bindings/c/README.md"]
+            .map(|file| (file, files::read(&files::root().join(file)).unwrap()));
         let newest = baseline::newest(&files::root().join("firmware/baseline")).unwrap();
         let costs = baseline::parse::<i64, 7>(&files::read(&newest).unwrap()).unwrap();
         let measured: Vec<_> = costs.keys().map(String::as_str).collect();
         if let Some(why) = files::difference(SUBJECTS, &measured) {
             panic!(
-                "{}: {why}; its table in docs/embedded.md needs the same rows",
+                "{}: {why}; its table in docs/embedded.md, or of bindings/c/README.md if they are of the \
+                 library for C, needs the same rows",
                 newest.display()
             );
         }
@@ -265,7 +276,12 @@ mod tests {
             });
             let shown: Vec<_> = shown.collect();
             let row = format!("| `{name}` | {} |\n", shown.join(" | "));
-            assert!(document.contains(&row), "docs/embedded.md lacks {row}");
+            let (file, text) = if name.starts_with("c-") {
+                &of_c
+            } else {
+                &document
+            };
+            assert!(text.contains(&row), "{file} lacks {row}");
         }
     }
 

@@ -5,9 +5,12 @@
 #![no_std]
 #![no_main]
 
+#[cfg(in_c)]
+mod in_c;
 mod subject;
 
 use core::hint::black_box;
+#[cfg(not(in_c))]
 use core::panic::PanicInfo;
 
 use crate::subject::{CAPACITY, LIMIT, acquire};
@@ -98,6 +101,14 @@ fn main() -> ! {
     fail()
 }
 
+/// The library for C has a panic handler, which calls this.
+#[cfg(in_c)]
+#[unsafe(no_mangle)]
+extern "C" fn abort() -> ! {
+    fail()
+}
+
+#[cfg(not(in_c))]
 #[panic_handler]
 fn panic(_: &PanicInfo<'_>) -> ! {
     fail()

@@ -104,6 +104,18 @@ subject!("token-bucket-retry": TokenBucket<u32> = bucket(), |limit, n, now| matc
     Ok(_) => true,
     Err(denied) => core::hint::black_box(denied.retry(limit)) == Retry::At(now),
 });
+// Also builds the bucket, with settings that are known only at run time.
+subject!("token-bucket-build": TokenBucket<u32> = bucket(), |_limit, n, now| {
+    let (rate, burst) = core::hint::black_box((1_000, u64::from(CAPACITY)));
+    let builder = TokenBucket::builder(Rate::per_second(rate), burst);
+    let built = builder.origin(now).initial(1).build_on::<u32>();
+    built.is_ok_and(|bucket| bucket.try_acquire_at(now, n).is_ok())
+});
+subject!("keyed": Keyed<keyed::TokenBucketRules, [keyed::Line; 16]> = {
+        let rules = built!(TokenBucket::builder(Rate::per_second(1_000), CAPACITY as u64).rules());
+        Keyed::new(rules, [const { keyed::Line::new() }; 16], keyed::Seed::new())
+    },
+    |limit, n, now| limit.key(core::hint::black_box(&[10, 0, 0, 1])).try_acquire_at(now, n).is_ok());
 subject!("counted-bucket": Counted<TokenBucket<u32>> = Counted::new(bucket()),
     |limit, n, now| limit.try_acquire_at(now, n).is_ok());
 subject!("penalised-bucket": Penalty<TokenBucket<u32>, u32> =
@@ -123,6 +135,9 @@ subject!("queue": portcullis_async::Queue<Concurrency, Timeless, portcullis_asyn
         core::pin::pin!(limit.acquire(n)).poll(&mut context).is_ready()
     },
     LIMIT.try_acquire(1).map(Lease::forget));
+
+#[cfg(in_c)]
+pub(crate) use crate::in_c::{LIMIT, acquire, prepare};
 
 /// No limiter: two instructions.
 #[cfg(subject = "nothing")]
