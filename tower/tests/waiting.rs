@@ -207,15 +207,15 @@ fn retry_after(response: &Response<Body>) -> (u16, Option<&str>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_denies_and_says_when_it_has_room() {
+async fn a_full_queue_denies_and_says_when_it_would_grant() {
     let call = calls(by(rate("1/m", 1)));
     let start = Instant::now();
     assert_eq!(call().await.unwrap().status(), 200);
     let mut waits = call();
     starts_to_wait(&mut waits).await;
     let denied = call().await.unwrap();
-    // The queue has room when the one that waits is granted.
-    assert_eq!(retry_after(&denied), (429, Some("60")));
+    // After the one that waits.
+    assert_eq!(retry_after(&denied), (429, Some("120")));
     assert_eq!(waits.await.unwrap().status(), 200);
     assert_eq!(start.elapsed().as_secs(), 60);
 }
