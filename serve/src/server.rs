@@ -4,8 +4,9 @@
 //! |---|---|
 //! | connections of proxies | `--connections`; more wait in the listener's backlog of the system |
 //! | who may connect to ask for checks | the trusted networks; others are closed at once |
-//! | the head of a request | [`HEAD_FIELDS`]; about [`HEAD_BYTES`], and what arrives with them in one read; a larger one gets status 431 |
-//! | the fields of a check | [`HEAD_BYTES`]: see [`is_too_large`] |
+//! | the fields of a head | [`HEAD_FIELDS`], or status 431 |
+//! | the bytes of a head | [`HEAD_BYTES`] and the rest of one read, or status 431 |
+//! | the bytes of the fields of a check | [`HEAD_BYTES`], or status 431: see [`is_too_large`] |
 //! | the time until a head has arrived, on a connection that is kept too | [`Bounds::head`] |
 //! | the time until the preface of an HTTP/2 connection has arrived | [`Bounds::head`] |
 //! | concurrent streams of an HTTP/2 connection | [`STREAMS`] |

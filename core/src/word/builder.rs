@@ -159,28 +159,43 @@ impl<L: Ticks> Builder<L> {
     /// an interval are rounded up, at the start and in length: each makes them at most one tick
     /// longer.
     ///
-    /// The default is one of 1 ns, 10 ns, 100 ns, ...: the finest with which a limiter that was
-    /// unused for up to ten years then decides as if it had been used. The bounds of the search
-    /// differ:
+    /// The default is one of 1 ns, 10 ns, 100 ns, ...: the finest with which the limiter still
+    /// grants after up to ten years without use. Each limiter has its bounds:
     ///
-    /// | limiter | default tick |
-    /// |---|---|
-    /// | [`TokenBucket`](crate::TokenBucket), 64-bit word | at most a 256th of the time of a permit, and 10 s: 1 ns at most rates, 100 ns at 2,443 per second |
-    /// | [`TokenBucket`](crate::TokenBucket), 32-bit word | begins at a 1,000th of the time of a permit, and ends where at most one in 100,000 of all times of rest is denied. It brings at most an eighth of a permit (a 64th, if permits do not come in at whole ticks), or of what the burst holds beside one permit; more if the horizon is still shorter than an hour |
-    /// | [`AdjustableBucket`](crate::AdjustableBucket) | as a token bucket, with a 64-bit word at least 1 µs, and also at a rate of zero or an unlimited one. With a [debt](crate::builder::TokenBucketBuilder::debt) it brings at most a sixteenth of the debt, unless 1 ns brings more |
-    /// | [`SlicedBucket`](crate::SlicedBucket) | as a token bucket, at least 1 µs if the burst does not leave all of 64 bits |
-    /// | [`StripedBucket`](crate::StripedBucket) | as a sliced bucket, for the bits that the permits in stripes leave; 1 ns if it never draws |
-    /// | [`WarmingBucket`](crate::WarmingBucket) | at most a hundredth of `1 / rate`, or else the one of these with the longest horizon, or else the finest that fits, up to `1 / rate` and 10 s |
-    /// | [`FixedWindow`](crate::FixedWindow) whose windows requests start, [`CooldownWindow`](crate::CooldownWindow), [`Sometimes`](crate::Sometimes) | at most a hundredth of the window, the period or the interval. Coarser, up to its length, if the horizon is then shorter than an hour |
-    /// | [`AdjustableWindow`](crate::AdjustableWindow) | as these; with a 64-bit word and a window of 10 µs or longer, at least 1 µs |
-    /// | [`Penalty`](crate::Penalty) | the finest with which the wait fits the word; for the window of denials, as a fixed window |
+    /// - [`TokenBucket`](crate::TokenBucket) with a 64-bit word: at most a 256th of the time of a
+    ///   permit, and at most 10 s. It is 1 ns at most rates, and 100 ns at 2,443 per second.
+    /// - [`TokenBucket`](crate::TokenBucket) with a 32-bit word: the search begins at a 1,000th of
+    ///   the time of a permit. It ends where at most one in 100,000 of all times of rest is denied.
+    ///   In one tick there comes at most an eighth of a permit, or of what the burst holds beside
+    ///   one permit. If permits do not come at whole ticks, it is at most a 64th of a permit. It
+    ///   may be more if the horizon is still shorter than an hour.
+    /// - [`AdjustableBucket`](crate::AdjustableBucket): as a token bucket, but at least 1 µs with a
+    ///   64-bit word, and if the rate is zero or unlimited. With a
+    ///   [debt](crate::builder::TokenBucketBuilder::debt), at most a sixteenth of the debt comes in
+    ///   one tick, unless more comes in 1 ns.
+    /// - [`SlicedBucket`](crate::SlicedBucket): as a token bucket, but at least 1 µs if the burst
+    ///   needs some of the 64 bits.
+    /// - [`StripedBucket`](crate::StripedBucket): as a sliced bucket, for the bits that the permits
+    ///   in stripes leave. A bucket whose stripes hold no permits has 1 ns.
+    /// - [`WarmingBucket`](crate::WarmingBucket): at most a hundredth of `1 / rate`. If none of
+    ///   these grants after ten years, it is the one of them with the longest horizon. If none of
+    ///   them fits the word, it is the finest that does, up to `1 / rate` and 10 s.
+    /// - [`FixedWindow`](crate::FixedWindow) whose windows are started by requests,
+    ///   [`CooldownWindow`](crate::CooldownWindow) and [`Sometimes`](crate::Sometimes): at most a
+    ///   hundredth of the window, of the period or of the interval. If the horizon is then shorter
+    ///   than an hour, the tick is longer, up to that length.
+    /// - [`AdjustableWindow`](crate::AdjustableWindow): as a fixed window, but at least 1 µs with a
+    ///   64-bit word and a window of 10 µs or longer.
+    /// - [`Penalty`](crate::Penalty): the finest with which the wait fits the word. The window in
+    ///   which denials are counted has the tick of a fixed window.
     ///
-    /// The windows, and the penalty, begin at about a 1,000th of their length with a 32-bit word,
-    /// and end where at most one in 100,000 of all times of rest is denied (a penalty also at a
-    /// hundredth of the wait, if the horizon is an hour or longer). In a slot of a
-    /// [table](crate::Keyed), a window takes the finest whose horizon is at least an hour, and a
-    /// bucket the finest such from 1 µs on (1 ns in a 20-bit slot), or else the one with the
-    /// longest horizon.
+    /// For windows and penalties with a 32-bit word, the search begins at about a 1,000th of their
+    /// length. It ends where at most one in 100,000 of all times of rest is denied. For a penalty
+    /// it also ends at a hundredth of the wait, if the horizon is an hour or longer.
+    ///
+    /// In a slot of a [table](crate::Keyed), a window has the finest tick whose horizon is at least
+    /// an hour. A bucket has the finest such tick from 1 µs on (from 1 ns on in a 20-bit slot), or
+    /// else the one with the longest horizon.
     ///
     /// **At rest.** A bucket denies a request for a permit at `(staleness + time of a permit) /
     /// horizon` of all times of rest. A window that is unused for about a whole number of horizons

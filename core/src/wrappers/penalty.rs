@@ -564,7 +564,7 @@ impl<W: Word> Spared<W> {
 /// ```
 pub type PenaltyBuilder = Builder<PenaltySettings>;
 
-/// The settings of a [`PenaltySettings`] beside its timing.
+/// What [`PenaltySettings`] are built from, beside their timing.
 #[derive(Clone, Copy, Debug)]
 pub struct PenaltyTerms {
     wait: Duration,
