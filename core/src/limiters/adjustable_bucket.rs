@@ -1212,8 +1212,9 @@ impl Builder<AdjustableBucket> {
         /// # Ok::<(), portcullis_core::SettingsError>(())
         /// ```
         pub const fn build_on<W: Word>(self) -> Result<AdjustableBucket<W>, SettingsError> {
-            let BucketSettings { terms, origin, .. } = self.bucket();
-            let (lattice, ticks, used) = match self.bucket().start(AdjustableBucket::<W>::BITS) {
+            let settings = self.bucket();
+            let BucketSettings { terms, origin, .. } = settings;
+            let (lattice, ticks, used) = match settings.start(AdjustableBucket::<W>::BITS) {
                 Ok(start) => start,
                 Err(error) => return Err(error),
             };

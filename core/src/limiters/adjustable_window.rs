@@ -1294,15 +1294,13 @@ impl Builder<AdjustableWindow> {
             if window > max_window {
                 return Err(SettingsError::TooLarge { setting: Setting::Window, max: max_window });
             }
-            let (mut tick, automatic) = match self.timing.tick {
+            let (mut tick, automatic) = match self.timing.tick_nanos() {
                 // The newest time is recorded once per tick, so the tick is no finer than
                 // necessary.
-                None if W::BITS == 64 && window >= 10_000 => (1_000, true),
-                None => (Room::of(W::BITS).finest_tick(window), true),
-                Some(tick) => match settings::nanos(tick, Setting::Tick) {
-                    Ok(nanos) => (nanos, false),
-                    Err(error) => return Err(error),
-                },
+                Ok(None) if W::BITS == 64 && window >= 10_000 => (1_000, true),
+                Ok(None) => (Room::of(W::BITS).finest_tick(window), true),
+                Ok(Some(nanos)) => (nanos, false),
+                Err(error) => return Err(error),
             };
             let bits = Live::<SETTINGS, W>::STATE_BITS;
             let layout = loop {

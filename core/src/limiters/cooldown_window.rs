@@ -412,7 +412,7 @@ impl<W: Word> CooldownWindow<W> {
             let longest = self.wait().unwrap_or_default().max(self.period());
             let last = now
                 .saturating_add(longest)
-                .saturating_add(self.timing().staleness);
+                .saturating_add(self.span_of(self.started.layout.staleness()));
             self.started.end(instant(end).min(last), 0)
         };
         // The word has no room for a count beyond the limit. If the count were cut, a later limit

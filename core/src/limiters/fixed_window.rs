@@ -492,12 +492,11 @@ impl Builder<FixedWindow> {
             Ok(nanos) => nanos,
             Err(error) => return Err(error),
         };
-        let tick = match self.timing.tick {
-            Some(tick) if self.settings.started => match settings::nanos(tick, Setting::Tick) {
-                Ok(nanos) => Some(nanos),
-                Err(error) => return Err(error),
-            },
-            _ => None,
+        let tick = match self.timing.tick_nanos() {
+            Ok(nanos) => nanos,
+            Err(error) if self.settings.started => return Err(error),
+            // Windows of a grid have no other tick.
+            Err(_) => None,
         };
         let most = match self.settings.max_limit {
             Some(max) if self.settings.limit > max => {

@@ -770,11 +770,11 @@ impl WarmingTerms {
             tick: 1,
             staleness,
         };
-        if let Some(tick) = timing.tick {
-            let tick = match settings::nanos(tick, Setting::Tick) {
-                Ok(nanos) => nanos,
-                Err(error) => return Err(error),
-            };
+        let asked = match timing.tick_nanos() {
+            Ok(nanos) => nanos,
+            Err(error) => return Err(error),
+        };
+        if let Some(tick) = asked {
             let at = AtTick { tick, ..at };
             return match at.fit(bits, true) {
                 Ok(fitted) => Ok(fitted),
