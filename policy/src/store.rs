@@ -61,7 +61,7 @@ pub(crate) use self::tell::{Details, Explanation, Held, How};
 use self::tell::{Tell, copy};
 use crate::key::KeyOf;
 use crate::limit::{self, Limit};
-use crate::limit::{Compiled, MAX_SEGMENTS, tick_of};
+use crate::limit::{Compiled, MAX_SEGMENTS};
 use crate::rule::MAX_LIMITS;
 
 /// Lines and limiters are in an `Arc`, because the tables of two policies may have them in common.
@@ -830,13 +830,8 @@ impl Store {
         if shared != Some(self.seats[by.0].table) {
             return by;
         }
-        let is_unasked = |&limit: &usize| {
-            #[cfg(feature = "live")]
-            if self.has_ended(at, limit) {
-                return false;
-            }
-            shared != Some(self.seats[limit].table)
-        };
+        // One that has ended with a change grants as if it were new.
+        let is_unasked = |&limit: &usize| shared != Some(self.seats[limit].table);
         let denies = |limit| {
             let denied = self.detail(at, limit, now, n).decision.err()?;
             self.with(at, limit, |key, _| {
@@ -1101,7 +1096,6 @@ fn releases(tables: &[Table]) -> bool {
 pub(crate) fn hold_rules(length: Duration) -> Result<FixedWindowRules, SettingsError> {
     FixedWindow::builder(1, length)
         .started_by_first_request()
-        .tick(tick_of(length))
         .rules()
 }
 

@@ -794,6 +794,33 @@ fn a_window_does_not_open_again_while_its_key_is_not_used() {
     }
 }
 
+/// Also with a count for which a table would choose a unit of a tenth of the window.
+#[test]
+fn a_window_from_a_request_is_longer_by_at_most_a_ten_thousandth() {
+    let of = |count| {
+        let limit = Limit::per(count, Duration::from_secs(1));
+        let rule = Rule::new("r").key(Key::address());
+        Policy::new([rule.limit(limit.algorithm_of(Algorithm::WindowFromRequest))])
+    };
+    let count = 8_388_607;
+    let policy = of(count.into()).unwrap();
+    let request = Request::new("GET", "/").address("192.0.2.7".parse().unwrap());
+    let start = 5_000_070_000_u64;
+    let is_granted = |after, cost| {
+        let now = Timestamp::from_nanos(start + after);
+        policy.decide_at(now, &request.cost(cost)).is_allowed()
+    };
+    assert!(is_granted(0, count));
+    assert!(!is_granted(999_999_999, 1));
+    assert!(is_granted(1_000_100_000, count));
+
+    let errors = of(u64::from(count) + 1).unwrap_err();
+    assert!(
+        errors[0].to_string().contains("at most 8388607"),
+        "{errors:?}"
+    );
+}
+
 #[test]
 fn a_penalty_does_not_come_back_while_its_key_is_not_used() {
     let limit = || "10/s".parse().unwrap();

@@ -565,6 +565,23 @@ fn a_window_with_a_lower_count_does_not_open_again_while_its_key_is_not_used() {
 }
 
 #[test]
+fn a_window_with_a_lower_count_is_longer_by_at_most_a_ten_thousandth() {
+    let of = |count| {
+        let second = Duration::from_secs(1);
+        let limit = Limit::per(count, second).algorithm_of(Algorithm::WindowFromRequest);
+        policy([Rule::new("one").key(Key::address()).limit(limit)])
+    };
+    let live = LivePolicy::new(of(8_388_607));
+    let request = GET.address("192.0.2.7".parse().unwrap());
+    assert!(allows(&live, at(1), &request.cost(8_000_000)));
+    let _ = live.replace_at(at(1), of(2));
+    let later = |nanos| at(2).saturating_add(Duration::from_nanos(nanos));
+    assert!(allows(&live, later(100_000), &request.cost(2)));
+    assert!(!allows(&live, later(1_000_099_999), &request));
+    assert!(allows(&live, later(1_000_300_000), &request.cost(2)));
+}
+
+#[test]
 fn a_rule_with_another_key_starts_again() {
     let rule = || {
         let rule = Rule::new("one").limit(limit("1/h"));
