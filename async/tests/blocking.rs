@@ -335,8 +335,23 @@ mod by_turns {
     fn when_the_driving_thread_has_its_permits_the_next_one_drives() {
         let clock = Arc::new(ManualClock::new());
         let queue = Queue::new(Concurrency::new(1), NoTimer(Clock(Arc::clone(&clock))), 99);
-        let queue = Arc::new(queue.with_hook(Later(AtomicU64::new(0), clock)));
+        let queue = Arc::new(queue.with_hook(Later(AtomicU64::new(0), Arc::clone(&clock))));
         let mut held = now(Acquire::new(Arc::clone(&queue), 1)).unwrap();
+        let waiting_until = |instant| {
+            let (say, hear) = mpsc::channel();
+            let mut task = Task::new(Acquire::new(Arc::clone(&queue), 1).until(instant));
+            assert!(
+                task.poll_with(&support::waker(move || say.send(()).unwrap()))
+                    .is_pending()
+            );
+            (task, hear)
+        };
+        // By a thread that drives and finds that the instant has come.
+        let is_late = |(task, hear): (Task<_>, mpsc::Receiver<()>)| {
+            hear.recv_timeout(Duration::from_mins(1))
+                .expect("a thread drives");
+            assert_eq!(permits(task.outcome()), late());
+        };
         let threads: Vec<_> = (0..4)
             .map(|number| {
                 let thread = {
@@ -346,23 +361,22 @@ mod by_turns {
                 while queue.counts().waiters <= number {
                     thread::yield_now();
                 }
+                if number == 0 {
+                    // It drives before the others come.
+                    let instant = Timestamp::from_nanos(1);
+                    let waiting = waiting_until(instant);
+                    clock.set(instant);
+                    is_late(waiting);
+                }
                 thread
             })
             .collect();
         for (hour, thread) in (1..).zip(threads) {
-            let (say, hear) = mpsc::channel();
-            let mut task = Task::new(Acquire::new(Arc::clone(&queue), 1).until(hours(hour)));
-            assert!(
-                task.poll_with(&support::waker(move || say.send(()).unwrap()))
-                    .is_pending()
-            );
+            let waiting = waiting_until(hours(hour));
             drop(held);
             held = thread.outcome();
             if hour < 4 {
-                // By the next thread, which found that the instant had come.
-                hear.recv_timeout(Duration::from_mins(1))
-                    .expect("a thread drives");
-                assert_eq!(permits(task.outcome()), late());
+                is_late(waiting);
             }
         }
     }
