@@ -782,9 +782,9 @@ impl Limit {
 /// The unit in which a table counts the time of a window of this length that begins with a request.
 /// It is the largest power of ten of 1 ns that makes the window longer by at most a ten-thousandth.
 ///
-/// The word of a key has room for a count and a time. By default, a table would count the windows of
-/// a large limit in longer units, up to the length of the window. With this unit, a limit for which
-/// there is no room is refused.
+/// The word of a key has room for a count and a time. By default, a table would count the windows
+/// of a large limit in longer units, up to the length of the window. With this unit, a limit for
+/// which there is no room is refused.
 pub(crate) fn tick_of(window: Duration) -> Duration {
     let most = window.as_nanos() / 20_000;
     let ticks = (0..=9).map(|power| 10_u64.pow(power));

@@ -3,7 +3,7 @@
 //! redirects through the same limits.
 //!
 //! ```sh
-//! # Ends when all pages are fetched, or by Ctrl-C.
+//! # Ends when all pages are fetched, by Ctrl-C, or after 12 hours.
 //! cargo run -p portcullis-tower --features client --example crawl -- \
 //!     http://example.com/ http://example.org/
 //! ```
@@ -22,6 +22,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, StatusCode, Url};
 use tokio::signal::ctrl_c;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 /// A task of tokio can return it. A plain `Box<dyn Error>` cannot leave its thread.
 pub(crate) type Error = Box<dyn core::error::Error + Send + Sync>;
@@ -36,6 +37,9 @@ pub(crate) const TASKS: usize = 20;
 
 /// The longest wait before a request, also for a host that asks for time.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(10);
+
+/// How long the whole crawl goes on.
+const LONGEST: Duration = Duration::from_hours(12);
 
 /// The requests to one host that can wait: those that get their turn in that time.
 const WAITING: u64 = 1_200;
@@ -211,7 +215,13 @@ async fn main() -> Result<(), Error> {
     let urls = std::env::args().skip(1).map(|url| url.parse());
     let urls: Vec<Url> = urls.collect::<Result<_, _>>()?;
     let crawler = Crawler::new(Client::builder().user_agent("crawl/0.1"))?;
-    crawl(&crawler, urls, ctrl_c(), |url, page| match page {
+    let end = async {
+        tokio::select! {
+            _ = ctrl_c() => {}
+            () = sleep(LONGEST) => {}
+        }
+    };
+    crawl(&crawler, urls, end, |url, page| match page {
         Ok((status, body)) => println!("{url}: {status}, {} bytes", body.len()),
         // It has not been fetched, for whatever reason. Keep its URL.
         Err(error) => match crawler.again(&error) {

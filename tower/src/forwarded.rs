@@ -25,7 +25,9 @@ use crate::head::RequestHead;
 
 /// Which field names the client, and which proxies to believe.
 ///
-/// A server that no proxy protects must not use this type: any client can send the field.
+/// Any client can send the field. With [`trust`](Self::trust), it is read only if the peer is a
+/// trusted proxy, so clients that reach the server directly gain nothing by it. With
+/// [`hops`](Self::hops), it is always read, so no client may reach the server directly.
 ///
 /// ```
 /// use http::HeaderMap;
