@@ -64,6 +64,8 @@ impl Context {
         let mut cargo =
             Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
         cargo.current_dir(&self.root);
+        // As in the workspace, so that programs outside it use what was compiled in it.
+        cargo.env("CARGO_PROFILE_DEV_DEBUG", "false");
         self.prepare(&mut cargo);
         cargo
     }

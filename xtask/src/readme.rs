@@ -106,7 +106,8 @@ pub(crate) fn check(context: &Context) -> Check {
         cargo.arg(program.command());
         cargo.args(["--quiet", "--package", &program.name()]);
         cargo.arg("--manifest-path").arg(folder.join("Cargo.toml"));
-        cargo.arg("--target-dir").arg(folder.join("target"));
+        // Where the step `tests` has compiled much of what the program depends on.
+        cargo.arg("--target-dir").arg(context.target_dir(""));
         command::run(&mut cargo)?;
     }
     Ok(format!("{} programs", programs.len()))
