@@ -232,6 +232,37 @@ fn the_rules_in_the_guide_for_gateways_decide_as_it_says() {
 
 const GUIDE: &str = include_str!("../../docs/policies.md");
 
+/// The rules that add up, in the order in which the guide says how to limit clients without a key.
+#[test]
+fn clients_without_a_key_are_limited_by_their_addresses_and_others_are_not() {
+    let file = include_str!("../examples/together.toml");
+    let rules: Vec<_> = file.split("\n[[rules]]\n").skip(1).collect();
+    let [each_key, logins, service] = rules[..] else {
+        panic!("{rules:?}")
+    };
+    let continues = "continue = true\n";
+    let service = format!("{service}{continues}");
+    let each_key = each_key.replace(continues, "");
+    let by_address = "name = \"without a key\"\nkey = [\"address\"]\nlimits = [\"5/s\"]\n";
+    let rules = [logins, &service, &each_key, by_address];
+    let file: String = rules.map(|rule| format!("[[rules]]\n{rule}\n")).concat();
+    let policy = Policy::from_toml(&file).unwrap();
+    assert!(policy.warnings().is_empty(), "{:?}", policy.warnings());
+    let granted = |key: Option<&str>| {
+        let headers = key.map(|key| [("X-Api-Key", key)]);
+        let mut request = Request::new("GET", "/");
+        if let Some(headers) = &headers {
+            request = request.headers(headers);
+        }
+        let request = request.address("192.0.2.7".parse().unwrap());
+        let decides = |_: &i32| policy.decide_at(Timestamp::ZERO, &request).is_allowed();
+        (0..50).filter(decides).count()
+    };
+    assert_eq!(granted(Some("a")), 10);
+    assert_eq!(granted(None), 5);
+    assert_eq!(granted(Some("b")), 10);
+}
+
 /// Adds the names of the settings in a part of the schema, which are those of the reader.
 fn add_settings(schema: &serde_json::Value, names: &mut Vec<String>) {
     match schema {
