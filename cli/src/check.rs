@@ -64,6 +64,11 @@ fn tables(bytes: usize) -> String {
     format!(", tables of {} MB", grouped(megabytes))
 }
 
+/// The name of a rule, which may contain anything, for a terminal.
+fn named(rule: &Rule) -> String {
+    visible(rule.name().as_bytes())
+}
+
 /// Which rates all requests share: a line for each rule that has one and no key.
 fn shared(policy: &Policy) -> String {
     let mut text = String::new();
@@ -74,7 +79,7 @@ fn shared(policy: &Policy) -> String {
             let _ = writeln!(
                 text,
                 "  {}: {} is for all requests of the rule together, because it has no key",
-                visible(rule.name().as_bytes()),
+                named(rule),
                 limits.join(", ")
             );
         }
@@ -93,7 +98,7 @@ fn held(policy: &Policy) -> String {
                 text,
                 "  {}: {} is for a program that sees when a request ends. portcullis-serve does \
                  not, and leaves it out: set it in the proxy",
-                visible(rule.name().as_bytes()),
+                named(rule),
                 limits.join(", ")
             );
         }
@@ -160,15 +165,14 @@ fn explain(text: &mut String, policy: &Policy, request: &Request<'_>, only_kind:
             only_kind && matches!(each.considered, Considered::Mismatch(Mismatch::Kind))
         };
         explained.retain(|each| !is_other(each));
-        let names = explained
-            .iter()
-            .map(|each| each.rule.name().chars().count());
+        let name = |each: &Explained<'_>| named(each.rule);
+        let names = explained.iter().map(|each| name(each).chars().count());
         let width = names.max().unwrap_or(0);
         let mut decides = None;
         for each in &explained {
-            let name = each.rule.name();
+            let name = name(each);
             let key = policy.key_values(each.rule, request).to_string();
-            let verdict = verdict(each, decides, &key);
+            let verdict = verdict(each, decides.as_deref(), &key);
             let _ = writeln!(text, "  {name:width$}  {verdict}");
             if each.decides && !each.rule.is_continuing() {
                 decides = Some(name);
@@ -185,8 +189,8 @@ fn explain(text: &mut String, policy: &Policy, request: &Request<'_>, only_kind:
         (Some(rule), Outcome::Stored) => writeln!(
             text,
             "=> decided by {} in the store {}",
-            rule.name(),
-            rule.store().unwrap_or_default()
+            named(rule),
+            visible(rule.store().unwrap_or_default().as_bytes())
         ),
         (Some(rule), _) => {
             let left = decision.details().map(|each| {
@@ -199,8 +203,8 @@ fn explain(text: &mut String, policy: &Policy, request: &Request<'_>, only_kind:
             });
             let left: Vec<String> = left.collect();
             match &*left.join(", ") {
-                "" => writeln!(text, "=> {answer} by {}", rule.name()),
-                left => writeln!(text, "=> {answer} by {}: {left}", rule.name()),
+                "" => writeln!(text, "=> {answer} by {}", named(rule)),
+                left => writeln!(text, "=> {answer} by {}: {left}", named(rule)),
             }
         }
         (None, Outcome::Path(error)) => writeln!(text, "=> {answer}: {error}"),
@@ -251,6 +255,7 @@ fn verdict(explained: &Explained<'_>, decided: Option<&str>, key: &str) -> Strin
         }
         Considered::Stored { store, limits } => {
             let limits: Vec<String> = limits.iter().map(ToString::to_string).collect();
+            let store = visible(store.as_bytes());
             format!("the store {store} is asked{of_key}: {}", limits.join(", "))
         }
         other => format!("{other:?}"),
@@ -270,7 +275,10 @@ fn why(mismatch: Mismatch<'_>) -> String {
         Mismatch::Path => "another path".into(),
         Mismatch::Host => "another host or address".into(),
         Mismatch::Tier => "another tier".into(),
-        Mismatch::Property(name) => format!("without a listed value of the property {name}"),
+        Mismatch::Property(name) => {
+            let name = visible(name.as_bytes());
+            format!("without a listed value of the property {name}")
+        }
         other => format!("{other:?}"),
     }
 }

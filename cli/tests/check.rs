@@ -445,6 +445,41 @@ fn a_rule_with_a_store_is_asked_there() {
     assert!(stdout.ends_with(expected), "{stdout}");
 }
 
+/// A file may come from anybody, and so may what its names do to a terminal.
+#[test]
+fn no_name_in_a_file_reaches_the_terminal_as_it_is() {
+    let rules = "\
+stores = [\"g\\u001b[2J\"]
+
+[[rules]]
+name = \"f\\u001b[2J\"
+paths = [\"/stored\"]
+store = \"g\\u001b[2J\"
+limits = [\"5/m\"]
+
+[[rules]]
+name = \"a\\u001b[31mRED\"
+properties = { \"p\\u001b[2J\" = [\"x\"] }
+limits = [\"5/m\"]
+
+[[rules]]
+name = \"b\\u001b[2J\"
+limits = [{ rate = \"5/m\", name = \"c\\u001b[2J\" }, { at_once = 3, name = \"d\\u001b[2J\" }]
+
+[[rules]]
+name = \"e\\u001b[2J\"
+limits = [\"5/m\"]
+";
+    let file = Scratch::new("names.toml", rules.as_bytes());
+    for request in ["GET /", "GET /stored"] {
+        let output = check(&[file.path(), "--request", request]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let told = [text(&output.stdout), text(&output.stderr)].concat();
+        assert!(told.contains("u{1b}[2J"), "{told}");
+        assert!(!told.contains('\u{1b}'), "{told:?}");
+    }
+}
+
 /// As the layer does: a denial of one kind ends the decision.
 #[test]
 fn a_request_is_decided_for_each_kind_until_one_denies() {
