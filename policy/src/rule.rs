@@ -389,10 +389,10 @@ impl Rule {
     }
 
     /// Sets a penalty: after a denial by one of the limits, all requests with the same key are
-    /// denied for this time, or longer by up to a billionth or a nanosecond. Denials in that time
-    /// do not extend it. Set [`keys`](Self::keys) so that there is room for all clients that are
-    /// denied within this time: while the table of the penalty has no room for a key, the key is
-    /// denied.
+    /// denied for this time. It may end late, by up to a billionth of its length, or by 1 ns if
+    /// that is more. Denials in that time do not extend it. Set [`keys`](Self::keys) so that there
+    /// is room for all clients that are denied within this time: while the table of the penalty has
+    /// no room for a key, the key is denied.
     ///
     /// # Cost
     ///

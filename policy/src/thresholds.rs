@@ -81,7 +81,7 @@ type Window = SlidingWindow<{ MAX_THRESHOLD_SEGMENTS as usize }>;
 /// - The decision is in force from the report that reaches the value, for at least the
 ///   [`hold`](Self::hold), and as long as the sum reaches the value. If the sum still reaches the
 ///   value at a report after the hold has ended, a new hold begins.
-/// - A hold ends at most a billionth of its length late, or a nanosecond.
+/// - A hold may end late, by up to a billionth of its length, or by 1 ns if that is more.
 /// - A sum counts up to 4,294,967,295. What is reported beyond it is not counted.
 /// - While threads report at the same time, the sum may still contain a segment that has just left
 ///   the window, so a hold may begin that is due to that segment.

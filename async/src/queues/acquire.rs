@@ -154,9 +154,12 @@ impl<P: Anchored> Acquire<P> {
     ///
     /// The request fails with [`Rejected::Deadline`] when the deadline has passed. It fails
     /// immediately if the deadline cannot be met, on the assumption that no earlier request is
-    /// cancelled and no permit is returned early. Nobody knows when a permit is released: with a
-    /// [`Concurrency`](portcullis_core::Concurrency), also beside a rate, a request that has others
-    /// ahead may wait until its deadline. Free permits are granted even if the deadline has passed.
+    /// cancelled and no permit is returned early. Free permits are granted even if the deadline has
+    /// passed.
+    ///
+    /// A queue cannot know when a permit is released. So if the limiter is or contains a
+    /// [`Concurrency`](portcullis_core::Concurrency), a request behind others may wait until its
+    /// deadline.
     ///
     /// The same holds for what changes while the request waits: the settings of the limiter, or the
     /// requests ahead. No permits are taken for a request whose deadline has passed. If the timer
