@@ -168,6 +168,23 @@ fn a_decision_is_in_force_from_its_report_to_the_end_of_its_hold() {
 }
 
 #[test]
+fn a_hold_does_not_come_back_while_its_key_is_not_used() {
+    let threshold = Threshold::new(3, seconds(10), "deny").holding_for(seconds(60));
+    let rule = Rule::new("a").key(Key::path()).threshold(threshold);
+    let policy = Policy::new([rule]).unwrap();
+    let request = Request::new("GET", "/");
+    policy.report_at(Timestamp::from_secs(1), &request, 3);
+    let is_denied = |second| {
+        let now = Timestamp::from_secs(second);
+        policy.is_in_force_at(now, &request, "deny").unwrap()
+    };
+    assert!((1..61).step_by(20).all(is_denied));
+    // Four days, in steps that are shorter than the hold, and ten years.
+    assert!(!(61..4 * 86_400).step_by(20).any(is_denied));
+    assert!(!(61..10 * 365 * 86_400).step_by(99_991).any(is_denied));
+}
+
+#[test]
 fn a_report_without_an_address_is_counted_only_if_the_rule_shares_it() {
     let rule = || {
         Rule::new("clients")
