@@ -5,7 +5,7 @@ use core::fmt;
 use core::net::IpAddr;
 use core::ops::Range;
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::Path;
 
@@ -238,9 +238,10 @@ fn is_toml(path: &Path) -> bool {
 /// Reads a file in TOML. Each error begins with the line and the column, as those of the policy do.
 ///
 /// The deserializer stops at the first error. So the setting that it is about is taken out of the
-/// file, which then is read again, until no error is left.
+/// file, which then is read again, until no error is left. What is said to be missing then, because
+/// it was taken out, is no error of its own.
 fn toml(text: &str) -> Result<File, Vec<String>> {
-    let mut errors = Vec::new();
+    let (mut errors, mut taken_out) = (Vec::new(), HashSet::new());
     let mut table = match DeTable::parse(text) {
         Ok(table) => table,
         Err(error) => return Err(vec![placed(text, &error)]),
@@ -250,13 +251,20 @@ fn toml(text: &str) -> Result<File, Vec<String>> {
             Ok(file) if errors.is_empty() => return Ok(file),
             Ok(_) => break,
             Err(error) => {
-                errors.push((error.span(), placed(text, &error)));
-                let is_out = error
-                    .span()
-                    .is_some_and(|at| take_out(table.get_mut(), &at));
-                if !is_out {
-                    break;
+                let at = error.span();
+                let setting = at.clone().and_then(|at| take_out(table.get_mut(), &at));
+                let missing = setting.clone().zip(missing(error.message()));
+                let was_there = missing.is_some_and(|(mut of, name)| {
+                    of.push(name.to_owned());
+                    taken_out.contains(&of)
+                });
+                if !was_there {
+                    errors.push((at, placed(text, &error)));
                 }
+                let Some(setting) = setting else {
+                    break;
+                };
+                taken_out.insert(setting);
             }
         }
     }
@@ -264,20 +272,31 @@ fn toml(text: &str) -> Result<File, Vec<String>> {
     Err(errors.into_iter().map(|(_, error)| error).collect())
 }
 
-/// Removes the innermost setting whose name or value has this place. Returns whether there is one.
-fn take_out(table: &mut DeTable<'_>, at: &Range<usize>) -> bool {
+/// The name of a setting that is missing, from the message of `serde`.
+fn missing(message: &str) -> Option<&str> {
+    message.strip_prefix("missing field `")?.strip_suffix('`')
+}
+
+/// Removes the innermost setting whose name or value has this place. Returns its name, after those
+/// of the tables that it was in.
+fn take_out(table: &mut DeTable<'_>, at: &Range<usize>) -> Option<Vec<String>> {
     let has = |span: Range<usize>| span.start <= at.start && at.end <= span.end;
-    let is_inside = table.iter_mut().any(|(_, value)| match value.get_mut() {
-        DeValue::Table(inner) => take_out(inner, at),
-        _ => false,
+    let inside = table.iter_mut().find_map(|(name, value)| {
+        let DeValue::Table(inner) = value.get_mut() else {
+            return None;
+        };
+        let mut path = take_out(inner, at)?;
+        path.insert(0, name.get_ref().to_string());
+        Some(path)
     });
-    if is_inside {
-        return true;
+    if inside.is_some() {
+        return inside;
     }
     let mut settings = table.iter();
     let found = settings.find(|(name, value)| has(name.span()) || has(value.span()));
-    let found = found.map(|(name, _)| name.clone());
-    found.is_some_and(|name| table.remove(&name).is_some())
+    let name = found.map(|(name, _)| name.clone())?;
+    table.remove(&name)?;
+    Some(vec![name.get_ref().to_string()])
 }
 
 /// An error with its place in the text.
@@ -336,14 +355,15 @@ mod tests {
             "[serve]\nwait = 'soon'\ntrustd = []\ntrusted = ['10.0.0.0/33']\n\
              [serve.envoy]\nadress = 'a'\n\
              [serve.stores.a]\nwhen_down = 'deny'\n\
-             [serve.stores.b]\nredis = 'r'\nwhen_down = '2/1'\ntime_limit = 1\n",
+             [serve.stores.b]\nredis = 'r'\nwhen_down = '2/1'\ntime_limit = 1\n\
+             [serve.stores.c]\nredis = 'env:PORTCULLIS_NO_SUCH_VARIABLE'\n",
         );
         let error = error.unwrap_err();
         let place = |line: &str| line.split(": ").next().map(str::to_owned);
         let places: Vec<_> = error.lines().filter_map(place).collect();
         assert_eq!(
             places,
-            ["3:8", "4:1", "5:11", "7:1", "8:1", "12:13", "13:14"],
+            ["3:8", "4:1", "5:11", "7:1", "8:1", "12:13", "13:14", "15:9"],
             "{error}"
         );
         // What is no TOML has one error.
@@ -382,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn without_settings_only_programs_of_this_host_may_ask() {
+    fn without_settings_only_loopback_may_ask() {
         let settings = read("").unwrap();
         for (peer, may) in [
             ("127.0.0.1", true),
