@@ -96,7 +96,7 @@ fn a_renewal_that_comes_too_late_changes_nothing_of_the_next_lease() {
         turn();
         assert!(shared.slot.release(generation));
         let next = claim(&shared, 2, 5, 60).unwrap();
-        renewals.map(join);
+        let _renewed = renewals.map(join);
         assert!(
             shared.slot.holds(next, 59),
             "it lasts as long as it was claimed for"

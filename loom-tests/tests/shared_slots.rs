@@ -8,6 +8,7 @@ use loom::sync::atomic::{
 };
 use portcullis_loom::{Witness, explore, join, spawn, turn};
 use portcullis_shm::deaths::Deaths;
+use portcullis_shm::granted_slots::GrantedSlots;
 use portcullis_shm::slots::{self, Held, Limits, NEVER};
 
 struct Shared {
@@ -286,5 +287,47 @@ fn a_slot_beyond_a_limit_that_was_lowered_counts_until_it_is_given_back() {
         slots::give_back(&limited.slots, 1, permit_of(2));
         assert_eq!(acquire(&limited, 5), 1);
         assert_eq!(limited.limits.get().reach(), 1);
+    });
+}
+
+/// Takes a permit of this process and releases one, which may be that of another thread.
+fn take_and_release(slots: &[AtomicU64], granted: &GrantedSlots) -> u64 {
+    let mine = permit_of(1);
+    let Some(at) = slots::take(slots, 0, mine, never) else {
+        return 0;
+    };
+    granted.add(at);
+    assert_eq!(granted.reserve(1), 1);
+    let given = granted.pick(0);
+    assert!(slots::give_back(slots, given, mine), "it was taken before");
+    1
+}
+
+#[test]
+fn each_release_by_number_gives_back_one_slot() {
+    explore(|| {
+        let slots = (0..2).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+        let shared = Arc::new((slots, GrantedSlots::new(2)));
+        let other = spawn(&shared, |shared| take_and_release(&shared.0, &shared.1));
+        assert_eq!(take_and_release(&shared.0, &shared.1) + join(other), 2);
+        assert_eq!(shared.1.held(), 0);
+        assert_eq!(shared.1.reserve(1), 0, "no more than was taken");
+        assert_eq!(slots::count(&shared.0, never), 0);
+    });
+}
+
+#[test]
+fn releases_by_number_find_slots_in_other_words() {
+    explore(|| {
+        let granted = Arc::new(GrantedSlots::new(128));
+        let add_and_pick = |granted: &GrantedSlots, at: usize| {
+            granted.add(at);
+            assert_eq!(granted.reserve(1), 1);
+            granted.pick(0) as u64
+        };
+        let other = spawn(&granted, move |granted| add_and_pick(granted, 64));
+        let mut picked = [add_and_pick(&granted, 0), join(other)];
+        picked.sort_unstable();
+        assert_eq!(picked, [0, 64]);
     });
 }

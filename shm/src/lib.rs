@@ -79,6 +79,11 @@ mod following;
 #[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod futex;
 #[cfg(not(any(portcullis_loom, portcullis_explore)))]
+#[expect(unreachable_pub, reason = "the models use it")]
+mod granted_slots;
+#[cfg(any(portcullis_loom, portcullis_explore))]
+pub mod granted_slots;
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod header;
 #[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod latest;

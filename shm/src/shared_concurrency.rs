@@ -2,17 +2,23 @@
 //! describes the state, and [`member`](crate::member) how a dead process is recognized.
 
 use core::fmt;
+use core::mem;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::time::Instant;
 
 use portcullis_core::builder::Setting;
-use portcullis_core::{Clock, Denied, MonotonicClock, SettingsError, Timestamp};
+use portcullis_core::limiter::{
+    Answer, Ask, Back, Hints, Idle, LimiterId, Read, Reading, Receipt, Returned,
+};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::{Clock, Denied, Limiter, MonotonicClock, Retry, SettingsError, Timestamp};
 
 use crate::deaths::Deaths;
 use crate::error::OpenError;
 use crate::futex;
+use crate::granted_slots::GrantedSlots;
 use crate::header::FileKind;
 use crate::mapping::MappedSlots;
 use crate::member::{self, ChangeLock};
@@ -27,7 +33,7 @@ const ATTEMPTS: usize = 8;
 /// How often a process looks for dead processes at most, in milliseconds.
 const LOOK_EVERY: u64 = 10;
 /// For how long a waiter sleeps at most. A process that dies before it wakes others delays them by
-/// as much.
+/// as much. A queue, which nobody wakes, asks again after it.
 const SLEEP: Duration = Duration::from_millis(10);
 
 impl SharedFile {
@@ -53,7 +59,7 @@ impl SharedFile {
     /// # Cost
     ///
     /// The file takes 8 bytes for each permit of the largest limit, 516 KiB. Requests read no more
-    /// of it than the limit.
+    /// of it than the limit. The process takes 8 KiB of its own.
     ///
     /// ```
     /// use portcullis_shm::SharedFile;
@@ -122,6 +128,8 @@ impl SharedFile {
             // Members look at different places first.
             next: AtomicU64::new(member as u64 * 61 % u64::from(limit)),
             look_at: AtomicU64::new(0),
+            process: Process::this(),
+            granted: GrantedSlots::new(MOST as usize),
         };
         // What the member before of this number had.
         slots::free(opened.slots.slots(), |held| held.member() == member);
@@ -202,8 +210,17 @@ pub(crate) fn described_in(words: &[u64]) -> Option<String> {
 /// way: it has looked at each permit once. A request for several permits takes them one after
 /// another, so two such requests may deny each other.
 ///
-/// **Waiting** is in no order, and takes no turn: use a queue of `portcullis-async` in each process
-/// if their tasks must be served in order.
+/// **Waiting** is in no order, and takes no turn. If the tasks of a process must be served in
+/// order, give the limit to a queue of `portcullis-async` in each process: it is a [`Limiter`],
+/// alone or in an [`AllOf`](portcullis_core::AllOf) with others. A queue learns at once of a
+/// release by its own process. For those of others it asks again every 10 ms, so while permits are
+/// short, a process that uses many keeps many.
+///
+/// **As a `Limiter`** it grants permits that end when they are released, or when the process is
+/// dead. The time of the file does not end them, because nobody could renew them. Only the process
+/// that opened the limit takes and releases permits in this way: to one that it has forked since,
+/// the limit is [closed](Denied::Closed), and a lease that existed at the fork releases nothing
+/// there. Let it open the limit itself.
 ///
 /// **The limit** may [change](SharedFile::changing) while processes use it.
 ///
@@ -222,6 +239,10 @@ pub struct SharedConcurrency {
     next: AtomicU64,
     /// When to look for dead processes next, in milliseconds.
     look_at: AtomicU64,
+    /// The process that opened the limit.
+    process: Process,
+    /// What that process was granted by [`Limiter::decide`].
+    granted: GrantedSlots,
 }
 
 impl SharedConcurrency {
@@ -251,6 +272,18 @@ impl SharedConcurrency {
     /// # Ok::<(), OpenError>(())
     /// ```
     pub fn try_acquire(&self, n: u32) -> Result<SharedLease<'_>, Denied> {
+        self.request(n, |millis, now| SharedLease {
+            limit: self,
+            process: Process::this(),
+            held: Held::new(self.member, self.generation, deadline(now, millis)),
+            first: None,
+            others: Vec::new(),
+        })
+    }
+
+    /// Takes `n` permits for a holder, which `holder` makes from the time of permits and the time
+    /// now, both in milliseconds.
+    fn request<H: Holder>(&self, n: u32, holder: impl Fn(u64, u64) -> H) -> Result<H, Denied> {
         let capacity = self.limit();
         if n > capacity && !self.is_lost() {
             return Err(Denied::ExceedsCapacity {
@@ -259,10 +292,9 @@ impl SharedConcurrency {
             });
         }
         // Without deadlines, only a denial needs the time.
-        let taken = self.take(n, None).or_else(|| {
-            let now = millis_now();
-            let is_due = now >= self.look_at.load(Relaxed);
-            (is_due && self.recover_at(now) > 0).then(|| self.take(n, Some(now)))?
+        let taken = self.take(n, None, &holder).or_else(|| {
+            let now = self.recover_if_due()?;
+            self.take(n, Some(now), &holder)
         });
         if self.is_lost() {
             // The drop gives back what was taken from pages that are not the file's.
@@ -377,6 +409,13 @@ impl SharedConcurrency {
         self.recover_at(millis_now())
     }
 
+    /// Recovers permits, unless that was tried lately. Returns the time if it has freed some.
+    fn recover_if_due(&self) -> Option<u64> {
+        let now = millis_now();
+        let is_due = now >= self.look_at.load(Relaxed);
+        (is_due && self.recover_at(now) > 0).then_some(now)
+    }
+
     fn recover_at(&self, now: u64) -> u32 {
         self.look_at.store(now + LOOK_EVERY, Relaxed);
         let is_alive = |member| member::is_alive(self.slots.file(), member);
@@ -384,8 +423,8 @@ impl SharedConcurrency {
         let freed = slots::free(self.reached(), |held| {
             held.has_ended(now) || deaths.is_dead(held.member())
         });
-        if freed > 0 && slots::open(self.slots.gate()) {
-            futex::wake(self.slots.gate());
+        if freed > 0 {
+            self.wake();
         }
         freed as u32
     }
@@ -410,9 +449,65 @@ impl SharedConcurrency {
         slots.get(..reach).unwrap_or(slots)
     }
 
+    /// The free permits, as a request for `n` would find them.
+    fn free_for(&self, n: u32) -> u32 {
+        let free = || self.limit().saturating_sub(self.in_use());
+        let found = free();
+        if found < n.max(1) && self.recover_if_due().is_some() {
+            return free();
+        }
+        found
+    }
+
+    /// Whether this process opened the limit: not one that it has forked since.
+    fn is_of_this_process(&self) -> bool {
+        self.process == Process::this()
+    }
+
+    /// Gives back `n` of the permits that were granted by [`Limiter::decide`].
+    fn put_back(&self, n: u32) {
+        if !self.is_of_this_process() {
+            return;
+        }
+        let reserved = self.granted.reserve(n.into());
+        debug_assert_eq!(
+            reserved,
+            u64::from(n),
+            "permits were released that had not been taken"
+        );
+        for _ in 0..reserved {
+            let at = self.granted.pick(self.next.load(Relaxed) as usize);
+            self.give_back_slot(at, self.endless());
+        }
+        self.wake();
+    }
+
+    /// The word of a permit that ends with this process alone.
+    fn endless(&self) -> Held {
+        Held::new(self.member, self.generation, NEVER)
+    }
+
+    fn give_back_slot(&self, at: usize, held: Held) {
+        if slots::give_back(self.slots.slots(), at, held) {
+            self.next.store(at as u64, Relaxed);
+        }
+    }
+
+    /// Wakes those that wait. Call it after giving back.
+    fn wake(&self) {
+        if slots::open(self.slots.gate()) {
+            futex::wake(self.slots.gate());
+        }
+    }
+
     /// Takes `n` slots, or none. `now` is in milliseconds. Without it, only the slots of permits
     /// that have a deadline under the present settings are taken over.
-    fn take(&self, n: u32, now: Option<u64>) -> Option<SharedLease<'_>> {
+    fn take<H: Holder>(
+        &self,
+        n: u32,
+        now: Option<u64>,
+        holder: impl Fn(u64, u64) -> H,
+    ) -> Option<H> {
         let (slots, limits) = (self.slots.slots(), self.slots.limits());
         for _ in 0..ATTEMPTS {
             let limit = limits.get();
@@ -420,13 +515,7 @@ impl SharedConcurrency {
             let millis = limits.millis(limit);
             let now = now.unwrap_or_else(|| if millis == 0 { 0 } else { millis_now() });
             let is_over = |held: Held| held.has_ended(now);
-            let mut lease = SharedLease {
-                limit: self,
-                process: Process::this(),
-                held: Held::new(self.member, self.generation, deadline(now, millis)),
-                first: None,
-                others: Vec::new(),
-            };
+            let mut holder = holder(millis, now);
             // Not one after another, if there are too few: that would wake those that wait.
             if n != 1 || limit.reach() > permits {
                 let reached = slots.get(..limit.reach()).unwrap_or(slots);
@@ -436,29 +525,138 @@ impl SharedConcurrency {
                 }
             }
             if n == 0 {
-                return Some(lease);
+                return Some(holder);
             }
             let within = slots.get(..permits).unwrap_or(slots);
             for _ in 0..n {
                 let from = self.next.load(Relaxed) as usize;
-                // If there are too few, the drop of the lease gives back what it has.
-                let at = slots::take(within, from, lease.held, is_over)?;
+                // If there are too few, the drop of the holder gives back what it has.
+                let at = slots::take(within, from, holder.held(), is_over)?;
                 self.next.store(at as u64 + 1, Relaxed);
-                match lease.first {
-                    None => lease.first = Some(at),
-                    Some(_) => lease.others.push(at),
-                }
+                holder.add(at);
             }
             if limits.has_granted(slots, limit, is_over) {
-                return Some(lease);
+                return Some(holder);
             }
-            drop(lease);
+            drop(holder);
             if limits.get() == limit {
                 return None;
             }
         }
         None
     }
+}
+
+/// Who holds the slots that a request takes. When dropped, it gives them back.
+trait Holder {
+    /// The word of each slot.
+    fn held(&self) -> Held;
+
+    /// Holds a slot that was taken.
+    fn add(&mut self, at: usize);
+}
+
+/// Permits that a request takes as of a [`Limiter`], until it is granted.
+struct Grant<'l> {
+    limit: &'l SharedConcurrency,
+    permits: u32,
+}
+
+impl Holder for Grant<'_> {
+    fn held(&self) -> Held {
+        self.limit.endless()
+    }
+
+    fn add(&mut self, at: usize) {
+        self.limit.granted.add(at);
+        self.permits += 1;
+    }
+}
+
+impl Drop for Grant<'_> {
+    fn drop(&mut self) {
+        if self.permits > 0 {
+            self.limit.put_back(self.permits);
+        }
+    }
+}
+
+impl Limiter for SharedConcurrency {
+    /// A look, too, takes back the permits of processes that are dead, if it finds too few.
+    fn decide(&self, ask: Ask<'_>) -> Answer {
+        let (now, permits) = (ask.now(), ask.permits());
+        if !self.is_of_this_process() || self.is_lost() {
+            return Answer::Denied(Denied::Closed { permits });
+        }
+        if ask.is_look() {
+            return ask.looked(self.free_for(permits).into(), || self.limit().into());
+        }
+        let grant = |_, _| Grant {
+            limit: self,
+            permits: 0,
+        };
+        match self.request(permits, grant) {
+            Ok(grant) => {
+                mem::forget(grant);
+                ask.granted(Receipt::NONE)
+            }
+            Err(Denied::Exhausted { .. }) => Answer::Denied(Denied::Exhausted { now, permits }),
+            Err(denied) => Answer::Denied(denied),
+        }
+    }
+
+    fn give_back(&self, back: Back<'_>) -> Returned {
+        match back {
+            Back::Release { permits } => {
+                self.put_back(permits);
+                Returned::NOTHING
+            }
+            Back::Refund {
+                permits, receipt, ..
+            } => {
+                self.put_back(permits);
+                receipt.refunded(permits).into()
+            }
+            _ => Returned::NOTHING,
+        }
+    }
+
+    /// Those of all processes, except for the permits held: those that this one was granted as a
+    /// `Limiter`.
+    fn read(&self, _: Read<'_>) -> Reading {
+        let in_use = self.in_use();
+        Reading {
+            available: self.limit().saturating_sub(in_use).into(),
+            capacity: self.limit().into(),
+            idle: if in_use == 0 { Idle::Now } else { Idle::InUse },
+            held: if self.is_of_this_process() {
+                self.granted.held()
+            } else {
+                0
+            },
+        }
+    }
+
+    /// Another process may release a permit, or die, at any time.
+    fn retry(&self, denied: Denied) -> Retry {
+        match denied {
+            Denied::Exhausted { .. } => Retry::After(SLEEP),
+            _ => Retry::Never,
+        }
+    }
+
+    fn id(&self) -> Option<LimiterId> {
+        LimiterId::of(self)
+    }
+
+    fn hints(&self) -> Hints {
+        Hints::ONE_RECEIPT
+    }
+}
+
+impl QueueLimiter for SharedConcurrency {
+    /// Other processes take from it, besides the queue.
+    const SHARED: bool = true;
 }
 
 impl fmt::Debug for SharedConcurrency {
@@ -616,17 +814,27 @@ impl SharedLease<'_> {
             self.first = None;
             self.others.clear();
         }
-        let slots = self.limit.slots.slots();
         for at in self.all() {
-            if slots::give_back(slots, at, self.held) {
-                self.limit.next.store(at as u64, Relaxed);
-            }
+            self.limit.give_back_slot(at, self.held);
         }
-        if self.first.is_some() && slots::open(self.limit.slots.gate()) {
-            futex::wake(self.limit.slots.gate());
+        if self.first.is_some() {
+            self.limit.wake();
         }
         self.first = None;
         self.others.clear();
+    }
+}
+
+impl Holder for SharedLease<'_> {
+    fn held(&self) -> Held {
+        self.held
+    }
+
+    fn add(&mut self, at: usize) {
+        match self.first {
+            None => self.first = Some(at),
+            Some(_) => self.others.push(at),
+        }
     }
 }
 

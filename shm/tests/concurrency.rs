@@ -9,8 +9,11 @@ use std::fs::OpenOptions;
 use std::path::Path;
 use std::time::Instant;
 
+use portcullis_async::{Queue, ThreadTimer};
 use portcullis_core::builder::Setting;
-use portcullis_core::{Denied, SettingsError};
+use portcullis_core::{
+    AllOf, Denied, Lease, Limiter, LimiterExt, Rate, Retry, SettingsError, Timestamp, TokenBucket,
+};
 use portcullis_shm::{Ended, OpenError, SharedFile};
 use support::{Folder, Process, role};
 use support_fork::{fork, fork_without_handlers};
@@ -24,6 +27,8 @@ fn child() {
     match role[..] {
         ["hold", file, millis] => hold(Path::new(file), millis.parse().unwrap()),
         ["fork", file] => fork_with_a_lease(&SharedFile::at(file)),
+        ["fork a limiter", file] => fork_with_a_grant(&SharedFile::at(file)),
+        ["hold a grant", file] => hold_a_grant(Path::new(file)),
         [] => {}
         _ => panic!("{role:?}"),
     }
@@ -366,4 +371,178 @@ fn a_wait_for_several_permits_sleeps() {
     let ticks = cpu() - before;
     println!("{ticks} ticks");
     assert!(ticks < 10, "{ticks} ticks of 10 ms in half a second");
+}
+
+/// Takes all permits as of a limiter, and keeps them until it is killed.
+fn hold_a_grant(file: &Path) {
+    let limit = limit(&SharedFile::at(file));
+    let lease = Lease::try_acquire_at(&limit, Timestamp::ZERO, 4).unwrap();
+    println!("\nready");
+    std::thread::sleep(Duration::from_mins(1));
+    drop(lease);
+}
+
+#[test]
+fn as_a_limiter_it_grants_denies_and_takes_back_as_one_of_this_process() {
+    let folder = Folder::new("as-a-limiter");
+    let (one, other) = (limit(&folder.file("limit")), limit(&folder.file("limit")));
+    let now = Timestamp::from_secs(9);
+    let three = one.try_acquire_at(now, 3).unwrap();
+    let of_a_lease = one.try_acquire(1).unwrap();
+    let denied = Denied::Exhausted { now, permits: 1 };
+    for limit in [&one, &other] {
+        assert_eq!(limit.try_acquire_at(now, 1).map(drop), Err(denied));
+        assert_eq!(limit.peek_at(now, 1), Err(denied));
+        let probe = Denied::Exhausted { now, permits: 0 };
+        assert_eq!(limit.try_acquire_at(now, 0).map(drop), Err(probe));
+        assert_eq!((limit.available_at(now), limit.capacity()), (0, 4));
+    }
+    assert_eq!(one.retry(denied), Retry::After(Duration::from_millis(10)));
+    assert_eq!(
+        (one.held(), other.held()),
+        (3, 0),
+        "a lease of its own is not held as a limiter"
+    );
+    drop(of_a_lease);
+    assert_eq!(one.in_use(), 3);
+    drop(three);
+    assert_eq!((one.in_use(), one.held()), (0, 0));
+    let too_many = one.try_acquire_at(now, 5).unwrap_err();
+    assert_eq!(
+        too_many,
+        Denied::ExceedsCapacity {
+            permits: 5,
+            capacity: 4
+        }
+    );
+    assert_eq!(one.retry(too_many), Retry::Never);
+    // Each gives back its own.
+    let (a, b) = (
+        one.try_acquire_at(now, 2).unwrap(),
+        other.try_acquire_at(now, 1).unwrap(),
+    );
+    let of_a_lease = one.try_acquire(1).unwrap();
+    drop(a);
+    assert_eq!((one.in_use(), one.held(), other.held()), (2, 0, 1));
+    assert!(of_a_lease.is_held());
+    drop(b);
+    assert_eq!(one.in_use(), 1);
+}
+
+#[test]
+fn with_others_it_takes_from_all_or_from_none() {
+    let folder = Folder::new("with-others");
+    let now = Timestamp::from_secs(9);
+    let bucket = TokenBucket::new(Rate::per_second(1), 2);
+    let both = AllOf::new((limit(&folder.file("limit")), bucket));
+    assert!(both.try_acquire_at(now, 3).is_err());
+    assert_eq!(both.limits().0.in_use(), 0);
+    let lease = both.try_acquire_at(now, 2).unwrap();
+    assert_eq!(both.limits().0.in_use(), 2);
+    drop(lease);
+    assert_eq!(both.limits().0.in_use(), 0);
+    // A refund gives back at once, and the lease keeps the rest.
+    let limit = &both.limits().0;
+    let mut lease = limit.try_acquire_at(now, 3).unwrap();
+    assert_eq!(lease.refund_at(now, 2), Ok(2));
+    assert_eq!((limit.in_use(), lease.permits()), (1, 1));
+}
+
+#[test]
+fn a_look_finds_the_permits_of_a_process_that_was_killed() {
+    let folder = Folder::new("looks");
+    let limit = limit(&folder.file("limit"));
+    let path = folder.path("limit");
+    let mut holder = Process::start(&["hold", path.to_str().unwrap(), "60000"]);
+    holder.until("ready");
+    assert!(
+        limit.peek_at(Timestamp::ZERO, 1).is_err(),
+        "the holder lives"
+    );
+    holder.kill();
+    std::thread::sleep(Duration::from_millis(11));
+    assert_eq!(limit.peek_at(Timestamp::ZERO, 4), Ok(()));
+}
+
+#[test]
+fn permits_of_a_limiter_outlast_the_time_of_leases() {
+    let folder = Folder::new("outlasts");
+    let time = Some(Duration::from_millis(1));
+    let limit = folder.file("limit").concurrency(2, time).unwrap();
+    let lease = limit.try_acquire(1).unwrap();
+    let grant = limit.try_acquire_at(Timestamp::ZERO, 1).unwrap();
+    std::thread::sleep(Duration::from_millis(5));
+    assert!(!lease.is_held());
+    assert_eq!(limit.in_use(), 1);
+    drop((lease, grant));
+    assert_eq!(limit.in_use(), 0);
+}
+
+#[test]
+fn a_queue_of_each_process_serves_its_tasks_and_takes_over_from_the_dead() {
+    let folder = Folder::new("queues");
+    let path = folder.path("limit");
+    let mut holder = Process::start(&["hold a grant", path.to_str().unwrap()]);
+    holder.until("ready");
+    // An `AllOf` looks before it takes.
+    let rate = TokenBucket::new(Rate::per_second(1_000_000), 1_000_000);
+    let limits = AllOf::new((rate, limit(&folder.file("limit"))));
+    let queue = Queue::new(limits, ThreadTimer::new(), 100);
+    let in_use = core::sync::atomic::AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                for n in 0..500 {
+                    let permits = 1 + n % 2;
+                    let lease = queue.blocking_acquire(permits).unwrap();
+                    let others = in_use.fetch_add(permits, core::sync::atomic::Ordering::SeqCst);
+                    assert!(others + permits <= 4);
+                    in_use.fetch_sub(permits, core::sync::atomic::Ordering::SeqCst);
+                    drop(lease);
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(queue.counts().granted, 0, "the holder lives");
+        holder.kill();
+    });
+    queue.change(|limits| {
+        let limit = &limits.limits().1;
+        assert_eq!((limit.in_use(), limit.held()), (0, 0));
+    });
+}
+
+/// Forks while it holds permits as of a limiter.
+fn fork_with_a_grant(file: &SharedFile) {
+    for has_handlers in [true, false] {
+        let limit = limit(file);
+        let mut lease = Some(limit.try_acquire_at(Timestamp::ZERO, 3).unwrap());
+        let work = || {
+            drop(lease.take());
+            let closed = Err(Denied::Closed { permits: 1 });
+            assert_eq!(limit.try_acquire_at(Timestamp::ZERO, 1).map(drop), closed);
+            assert_eq!(limit.peek_at(Timestamp::ZERO, 1), closed);
+            assert_eq!(limit.held(), 0);
+            let own = self::limit(file);
+            drop(own.try_acquire_at(Timestamp::ZERO, 1).unwrap());
+        };
+        let child = if has_handlers {
+            fork(work)
+        } else {
+            fork_without_handlers(work)
+        };
+        child.finish();
+        assert_eq!((limit.in_use(), limit.held()), (3, 3));
+        drop(lease);
+        assert_eq!(limit.in_use(), 0);
+    }
+    println!("\nkept");
+}
+
+#[test]
+fn permits_of_a_limiter_are_those_of_the_process_that_opened_it() {
+    let folder = Folder::new("forked-limiter");
+    let path = folder.path("limit");
+    let process = Process::start(&["fork a limiter", path.to_str().unwrap()]);
+    assert_eq!(process.finish("kept").len(), 1);
 }
