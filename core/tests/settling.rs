@@ -12,7 +12,7 @@ use std::sync::Barrier;
 use draws::Draws;
 use portcullis_core::keyed::{Line, Refunds, RefundsBefore, TokenBucketRules};
 use portcullis_core::limiter::Receipt;
-use portcullis_core::{Denied, Keyed, Limiter, Rate, Retry, Timestamp, TokenBucket};
+use portcullis_core::{Denied, Keyed, Limiter, ManualClock, Rate, Retry, Timestamp, TokenBucket};
 
 type Table = Keyed<TokenBucketRules, Box<[Line]>, RandomState>;
 
@@ -68,6 +68,18 @@ impl Bucket {
         let refund = self
             .table
             .refund_counted_at(address, now, n, receipt, &self.refunds, before);
+        refund.permits
+    }
+
+    /// Refunds by the clock of all calls.
+    fn refund_by(&self, clock: &ManualClock, n: u32, taken: Taken) -> u32 {
+        let address = self.table.key("key").address();
+        let Taken {
+            receipt, before, ..
+        } = taken;
+        let refund = self
+            .table
+            .refund_counted(address, clock, n, receipt, &self.refunds, before);
         refund.permits
     }
 
@@ -214,12 +226,35 @@ fn check(log: &Log, burst: u64, trace: u64) {
     }
 }
 
-/// Takes, refunds in any order, and charges, at times that are up to one staleness old.
+#[test]
+fn by_one_clock_a_refund_counts_only_the_time_that_has_passed() {
+    let bucket = Bucket::new(40, 0);
+    let clock = ManualClock::new();
+    let first = bucket.take(at(1), 20).unwrap();
+    let second = bucket.take(at(1), 10).unwrap();
+    bucket.take(at(4), 13).unwrap();
+    clock.set(at(5));
+    assert_eq!(
+        bucket.refund_by(&clock, 20, first),
+        16,
+        "of 20, less the 4 of 4 s"
+    );
+    assert_eq!(
+        bucket.refund_by(&clock, 10, second),
+        10,
+        "of 30, less 4 and the 16"
+    );
+    assert_eq!(bucket.available(at(5)), 27);
+}
+
+/// Takes, refunds in any order, and charges, at times that are up to one staleness old. In every
+/// other trace, refunds are made at the time of the clock.
 #[test]
 fn no_refund_and_no_charge_lets_more_pass_than_burst_debt_and_rate() {
     let mut refunded = [0, 0];
     for trace in 0..20_000 {
         let mut draws = seeded(trace);
+        let (is_by_clock, manual) = (trace % 2 == 1, ManualClock::new());
         let (burst, debt) = (1 + draws.below(12), draws.below(2) * draws.below(6));
         let bucket = Bucket::new(burst, debt);
         let (mut clock, mut log, mut open) = (100_000, Log::new(), Vec::new());
@@ -228,6 +263,7 @@ fn no_refund_and_no_charge_lets_more_pass_than_burst_debt_and_rate() {
         for _ in 0..40 {
             let past = draws.below(3) * draws.below(501);
             clock += draws.below(4) * draws.below(700);
+            manual.set(Timestamp::from_millis(clock));
             let millis = clock - past;
             let now = Timestamp::from_millis(millis);
             match draws.below(8) {
@@ -242,7 +278,11 @@ fn no_refund_and_no_charge_lets_more_pass_than_burst_debt_and_rate() {
                 4..7 if !open.is_empty() => {
                     let (at, taken) = open.swap_remove(draws.below(open.len() as u64) as usize);
                     let n = 1 + draws.below(taken.permits.into()) as u32;
-                    let permits = bucket.refund(now, n, taken);
+                    let permits = if is_by_clock {
+                        bucket.refund_by(&manual, n, taken)
+                    } else {
+                        bucket.refund(now, n, taken)
+                    };
                     assert!(permits <= n);
                     log[at].1 -= i64::from(permits);
                     refunded[usize::from(permits == n)] += 1;

@@ -24,7 +24,7 @@ use core::ops::ControlFlow;
 use std::sync::Arc;
 
 use portcullis_core::keyed::Address;
-use portcullis_core::{Denied, Retry, Timestamp};
+use portcullis_core::{Clock, Denied, Retry, Timestamp};
 
 use self::active::{Active, Unasked, Verdict};
 use self::outcome::{Outcome, RuleAnswer, Status, compare_shares};
@@ -750,7 +750,7 @@ shows!([] Policy, "Policy",
 /// ```
 #[must_use = "dropping a decision returns the permits of limits at once"]
 pub struct Decision<'p> {
-    policy: &'p Policy,
+    pub(crate) policy: &'p Policy,
     parts: Parts,
 }
 
@@ -1143,13 +1143,13 @@ impl<'p> Decision<'p> {
 
     /// Notes what a store decided: the rule and its limit that denied, if one did. Then what was
     /// taken of other rules is given back.
-    pub(crate) fn conclude(&mut self, answered_at: Timestamp, denied_by: Option<(u32, usize)>) {
+    pub(crate) fn conclude(&mut self, clock: &dyn Clock, denied_by: Option<(u32, usize)>) {
         let (now, permits) = (self.parts.now, self.parts.cost);
         let Some((rule, limit)) = denied_by else {
             self.parts.outcome = Outcome::Allowed;
             return;
         };
-        self.give_back_others(answered_at);
+        self.give_back_others(clock);
         self.decide_by(rule);
         self.parts.outcome = Outcome::Denied {
             limit: Some(limit),

@@ -52,8 +52,8 @@ use portcullis_core::limiter::{
 };
 use portcullis_core::queue::Keys;
 use portcullis_core::{
-    CooldownWindow, Denied, FixedWindow, Keyed, KeyedArray, KeyedList, Limiter, LimiterExt, Retry,
-    SettingsError, SlidingWindow, Timestamp,
+    Clock, CooldownWindow, Denied, FixedWindow, Keyed, KeyedArray, KeyedList, Limiter, LimiterExt,
+    Retry, SettingsError, SlidingWindow, Timestamp,
 };
 
 use self::starts::{Start, Starts};
@@ -319,6 +319,24 @@ fn no_refunds(keys: Option<usize>) -> Arc<[Refunds]> {
     (0..groups).map(|_| Refunds::new()).collect()
 }
 
+/// When permits are returned.
+#[derive(Clone, Copy)]
+pub(crate) enum TimeOfReturn<'a> {
+    /// At an instant. Other calls may have used a later one, by up to the staleness of the tables.
+    At(Timestamp),
+    /// Now, by the clock of all decisions.
+    By(&'a dyn Clock),
+}
+
+impl TimeOfReturn<'_> {
+    fn now(self) -> Timestamp {
+        match self {
+            Self::At(now) => now,
+            Self::By(clock) => clock.now(),
+        }
+    }
+}
+
 pub(crate) struct Store {
     tables: Box<[Table]>,
     /// For each limit, where its state is.
@@ -569,8 +587,15 @@ impl Store {
 
     /// Returns `n` permits of a grant to each limit, as far as each can take them back. Returns how
     /// many all of them took back. Permits at once return by release instead.
-    pub(crate) fn give_back(&self, at: Address, now: Timestamp, n: u32, held: &Held) -> u32 {
+    pub(crate) fn give_back(
+        &self,
+        at: Address,
+        time: TimeOfReturn<'_>,
+        n: u32,
+        held: &Held,
+    ) -> u32 {
         let mut least = n;
+        let now = time.now();
         for (limit, (&Seat { table, nth }, note)) in self.seats.iter().zip(held).enumerate() {
             let table = &self.tables[table];
             // Its permits return when the decision is dropped, whatever the request has cost.
@@ -579,13 +604,27 @@ impl Store {
             }
             let refunded = match (table, self.refunds(limit, at), note) {
                 (Table::Bucket(table), Some(refunds), Some((receipt, Some(before)))) => {
-                    let receipt = copy(receipt);
-                    let refund = table.refund_counted_at(at, now, n, receipt, refunds, *before);
+                    let (receipt, before) = (copy(receipt), *before);
+                    let refund = match time {
+                        TimeOfReturn::At(now) => {
+                            table.refund_counted_at(at, now, n, receipt, refunds, before)
+                        }
+                        TimeOfReturn::By(clock) => {
+                            table.refund_counted(at, clock, n, receipt, refunds, before)
+                        }
+                    };
                     refund.permits
                 }
                 (Table::Several(table), Some(refunds), Some((receipt, Some(before)))) => {
-                    let receipt = copy(receipt);
-                    table.refund_counted_at(at, nth, now, n, receipt, refunds, *before)
+                    let (receipt, before) = (copy(receipt), *before);
+                    match time {
+                        TimeOfReturn::At(now) => {
+                            table.refund_counted_at(at, nth, now, n, receipt, refunds, before)
+                        }
+                        TimeOfReturn::By(clock) => {
+                            table.refund_counted(at, nth, clock, n, receipt, refunds, before)
+                        }
+                    }
                 }
                 (Table::Several(table), _, Some((receipt, _))) => {
                     table.refund_limit_at(at, nth, now, n, copy(receipt))

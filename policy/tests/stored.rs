@@ -747,6 +747,35 @@ fn what_a_store_denies_is_returned_also_if_other_requests_came_between() {
     assert_eq!(left_here(&policy, &request), [96, 50, 36]);
 }
 
+/// No time passes by the clock of the decisions, so a bucket takes back however fast it fills.
+#[test]
+fn a_bucket_that_fills_in_a_second_takes_back_what_a_store_denies() {
+    let logins = Conditions::new().paths(["/login"]);
+    let rules = [
+        Rule::new("all").limit(limit("20/s")).continuing(),
+        Rule::new("login")
+            .when(logins)
+            .limit(limit("1/h"))
+            .stored_in("shared"),
+    ];
+    let policy = policy(rules, &memory(&Time::default()));
+    let (login, other) = (Request::new("POST", "/login"), Request::new("GET", "/"));
+    let left = || {
+        let decision = policy.decide_at(NOW, &other.cost(0));
+        decision.status().unwrap().remaining
+    };
+    assert!(decide(&policy, &login).is_allowed());
+    let waits: Vec<_> = (0..5)
+        .map(|_| policy.decide_stored(Fixed, &login))
+        .collect();
+    assert!(decide(&policy, &other).is_allowed());
+    assert_eq!(left(), 13);
+    for denied in waits {
+        assert!(!block_on(denied).unwrap().is_allowed());
+    }
+    assert_eq!(left(), 18);
+}
+
 #[test]
 fn rules_that_add_up_have_one_store() {
     let rules = |second: &str| {

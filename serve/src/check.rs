@@ -144,10 +144,12 @@ impl Checks {
         let denied = HeaderValue::from(response.status().as_u16());
         response.headers_mut().insert(STATUS.clone(), denied);
         *response.status_mut() = status;
+        // nginx reads no body of an answer that it does not pass on, and closes the connection if
+        // there is one: a client that is denied often would use up its ports.
+        response.headers_mut().remove(header::CONTENT_TYPE);
+        *response.body_mut() = Full::default();
         if self.is_shadow() {
             response.headers_mut().remove(header::RETRY_AFTER);
-            response.headers_mut().remove(header::CONTENT_TYPE);
-            *response.body_mut() = Full::default();
         }
     }
 

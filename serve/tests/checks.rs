@@ -78,7 +78,8 @@ fn each_proxy_gets_the_decision_in_the_form_that_it_understands() {
         assert_eq!(denied.header("x-portcullis-status"), of_decision);
         assert_eq!(denied.header("retry-after"), Some("43200"));
         assert_eq!(denied.header("ratelimit"), Some(r#""tries";r=0;t=43200"#));
-        assert_eq!(denied.body, "Too Many Requests");
+        let passed_on = |body| if proxy == "nginx" { "" } else { body };
+        assert_eq!(denied.body, passed_on("Too Many Requests"));
 
         // Another client, another method, another path and another host.
         let with = |request, client| check(&program, proxy, request, client, &[]).status;
@@ -110,7 +111,10 @@ fn each_proxy_gets_the_decision_in_the_form_that_it_understands() {
         assert_eq!((key("a").status, key("b").status), (200, 200));
         let denied = key("a");
         let of_rule = if proxy == "nginx" { 403 } else { 503 };
-        assert_eq!((denied.status, &*denied.body), (of_rule, "Later."));
+        assert_eq!(
+            (denied.status, &*denied.body),
+            (of_rule, passed_on("Later."))
+        );
     }
 }
 

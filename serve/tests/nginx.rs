@@ -58,6 +58,38 @@ fn nginx_enforces_what_the_policy_decides() {
 }
 
 #[test]
+fn denials_end_no_connection_of_nginx() {
+    let Some(nginx_program) = installed("nginx", "-v") else {
+        return;
+    };
+    let policy = "[[rules]]\nname = 'all'\nlimits = ['1/h']\nmessage = 'Come back later.'\n";
+    let (program, service) = (
+        Program::start("nginx-denials", policy, &[]),
+        Service::start(),
+    );
+    let proxy = nginx_with(
+        &nginx_program,
+        "nginx-denials-proxy",
+        program.listen,
+        service.address,
+        &NGINX_BEHIND,
+    );
+    let mut client = Client::connect(proxy.address);
+    let mut status = || client.ask("GET /", &[]).status;
+    assert_eq!(status(), 200);
+    for _ in 0..50 {
+        assert_eq!(status(), 429);
+    }
+    // nginx keeps what it can use again, and has closed the others by then.
+    thread::sleep(Duration::from_millis(300));
+    let metrics = program.metrics();
+    let mut lines = metrics.lines();
+    let open = lines.find_map(|line| line.strip_prefix("portcullis_connections "));
+    assert_ne!(open, Some("0"), "{metrics}");
+    assert!(open.is_some(), "{metrics}");
+}
+
+#[test]
 fn a_denial_of_nginx_has_the_retry_and_the_fields() {
     let Some(nginx_program) = installed("nginx", "-v") else {
         return;

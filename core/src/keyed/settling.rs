@@ -20,7 +20,9 @@
 //! has lacked at least the worth at every instant since, after the other refunds were subtracted.
 //! That is the rule for this refund and all those before it.
 //!
-//! `latest` is the time of the refund plus the table's staleness: no call has used a later `now`.
+//! `latest` is an instant such that no call before the refund has used a later `now`: the time of
+//! the refund plus the table's staleness. Or, if all calls use one clock, what that clock says
+//! after the refund has loaded the word: a call whose word was loaded read the clock before.
 //!
 //! The word of a bucket has no room for a count of the refunds, so the caller keeps one:
 //!
@@ -38,6 +40,7 @@
 use core::hash::BuildHasher;
 use core::ops::ControlFlow;
 
+use crate::clock::Clock;
 use crate::keyed::Keyed;
 use crate::keyed::line::{Address, Found, Line, Width};
 use crate::keyed::table::ATTEMPTS;
@@ -181,14 +184,69 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Keyed<TokenBucketRules, M, S> {
         refunds: &Refunds,
         before: RefundsBefore,
     ) -> Refund {
+        let times = (now, now + self.staleness());
+        self.refund_among(address, || times, n, receipt, refunds, before)
+    }
+
+    /// Refunds now, by the clock that all calls on the table use: as
+    /// [`refund_counted_at`](Self::refund_counted_at), and no more time counts as passed than has
+    /// passed. So a bucket that fills within the table's staleness refunds, too.
+    ///
+    /// **Bound.** As `refund_counted_at`, if no call has passed a `now` that was later than the
+    /// time of `clock` at that moment.
+    ///
+    /// # Cost
+    ///
+    /// That of `refund_counted_at`, and a reading of the clock for each exchange that it tries.
+    ///
+    /// ```
+    /// use portcullis_core::{Clock, Keyed, Limiter, MonotonicClock, Rate, TokenBucket};
+    /// use portcullis_core::keyed::Refunds;
+    ///
+    /// let (clock, refunds) = (MonotonicClock::new(), Refunds::new());
+    /// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(20), 20), 1_000);
+    /// let alice = users.key("alice");
+    /// let before = refunds.before_take();
+    /// let receipt = alice.take_at(clock.now(), 10)?;
+    /// // Another take follows.
+    /// alice.take_at(clock.now(), 1)?;
+    /// let refund = users.refund_counted(alice.address(), &clock, 5, receipt, &refunds, before);
+    /// assert_eq!(refund.permits, 5);
+    /// # Ok::<(), portcullis_core::Denied>(())
+    /// ```
+    pub fn refund_counted(
+        &self,
+        address: Address,
+        clock: &(impl Clock + ?Sized),
+        n: u32,
+        receipt: Receipt,
+        refunds: &Refunds,
+        before: RefundsBefore,
+    ) -> Refund {
+        let present = || {
+            let now = clock.now();
+            (now, now)
+        };
+        self.refund_among(address, present, n, receipt, refunds, before)
+    }
+
+    /// `times` returns the time of the refund, and one that is no earlier than any `now` that was
+    /// used before.
+    fn refund_among(
+        &self,
+        address: Address,
+        times: impl Fn() -> (Timestamp, Timestamp),
+        n: u32,
+        receipt: Receipt,
+        refunds: &Refunds,
+        before: RefundsBefore,
+    ) -> Refund {
         let rules = &self.rules;
-        let latest = now + self.staleness();
         let mut worth = 0;
         refunds.begin(n);
-        let refunded = self.update(&address, Some(now), |used| {
+        let refunded = self.update(&address, Some(times().0), |used| {
             let others = refunds.since(before, n);
-            let (restored, permits) =
-                rules.refund_among(used, (now, latest), n, &receipt, others)?;
+            let (restored, permits) = rules.refund_among(used, times(), n, &receipt, others)?;
             worth = permits;
             Some(restored)
         });

@@ -21,7 +21,7 @@
 use core::ops::ControlFlow;
 use std::sync::Arc;
 
-use portcullis_core::Timestamp;
+use portcullis_core::{Clock, Timestamp};
 
 use super::active::{Unasked, Verdict};
 use super::outcome::{Outcome, RuleAnswer};
@@ -30,7 +30,7 @@ use crate::hold::OfRule;
 use crate::overrides::Place;
 use crate::path::{PathError, Reading};
 use crate::request::Request;
-use crate::store::{Held, How, Store, StoreDenied};
+use crate::store::{Held, How, Store, StoreDenied, TimeOfReturn};
 
 /// One of the rules that a request is limited by.
 pub(crate) struct Part {
@@ -63,9 +63,9 @@ impl Part {
     }
 
     /// Returns what was taken, as far as each limit can take it back.
-    fn give_back(&mut self, policy: &Policy, now: Timestamp, n: u32) {
+    fn give_back(&mut self, policy: &Policy, time: TimeOfReturn<'_>, n: u32) {
         if let Some((store, place)) = self.state(policy) {
-            store.give_back(place.at, now, n, &self.held);
+            store.give_back(place.at, time, n, &self.held);
             store.release(place.at, n);
         }
         self.held = Held::default();
@@ -207,7 +207,7 @@ impl Policy {
                 continue;
             };
             for &taken in order[..nth].iter().rev() {
-                parts[taken].give_back(self, now, n);
+                parts[taken].give_back(self, TimeOfReturn::At(now), n);
             }
             return Err((index, by));
         }
@@ -312,11 +312,11 @@ impl Decision<'_> {
     }
 
     /// Returns what was taken of the other rules: a store has denied, or has no answer.
-    pub(crate) fn give_back_others(&mut self, now: Timestamp) {
+    pub(crate) fn give_back_others(&mut self, clock: &dyn Clock) {
         let (policy, n) = (self.policy, self.parts.cost);
         if let Some(parts) = self.parts.others.as_mut().and_then(Arc::get_mut) {
             for part in parts.iter_mut().rev() {
-                part.give_back(policy, now, n);
+                part.give_back(policy, TimeOfReturn::By(clock), n);
             }
         }
     }
@@ -336,8 +336,8 @@ impl Decision<'_> {
     }
 
     /// Gives back all that was taken, because a store has no answer.
-    pub(crate) fn withdraw(&mut self, now: Timestamp) {
-        self.give_back_others(now);
+    pub(crate) fn withdraw(&mut self, clock: &dyn Clock) {
+        self.give_back_others(clock);
         self.parts.others = None;
     }
 

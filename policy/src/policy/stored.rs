@@ -4,7 +4,7 @@
 use core::future::Future;
 use core::hash::Hash as _;
 
-use portcullis_core::{Clock, Retry, Timestamp};
+use portcullis_core::{Clock, Retry};
 
 use super::active::{Active, Unasked};
 use super::{Decision, Policy, ShadowDenial};
@@ -164,19 +164,19 @@ pub struct StoredLimit<'p> {
 }
 
 impl Decision<'_> {
-    /// Completes the decision of a request by what stores have answered, at this time. What was
-    /// taken of other rules is given back if they deny, or have no answer.
+    /// Completes the decision of a request by what stores have answered. What was taken of other
+    /// rules is given back if they deny, or have no answer: now, by the clock of all decisions.
     pub(crate) fn complete(
         &mut self,
-        answered_at: Timestamp,
+        clock: &dyn Clock,
         answers: Result<Answers, StoreError>,
     ) -> Result<Option<InStore>, StoreError> {
-        let answers = answers.inspect_err(|_| self.withdraw(answered_at))?;
+        let answers = answers.inspect_err(|_| self.withdraw(clock))?;
         for &denial in &answers.shadows {
             self.note_shadow(denial);
         }
         if let Some(in_store) = &answers.decided {
-            self.conclude(answered_at, in_store.denied_by(self.policy));
+            self.conclude(clock, in_store.denied_by(self.policy));
         }
         Ok(answers.decided)
     }
@@ -235,7 +235,8 @@ impl Policy {
     /// decides all limits of all its rules. Shadow rules with a store are asked too, in the same
     /// call if they have the same store.
     ///
-    /// The times of the clock and of the store are apart.
+    /// The times of the clock and of the store are apart. Use the same clock for all decisions of
+    /// the policy: what is given back counts on it that no decision had a later time.
     ///
     /// # Errors
     ///
@@ -280,7 +281,7 @@ impl Policy {
         let asked = self.asked(&stored, request);
         async move {
             let answers = self.ask(asked).await;
-            let in_store = decision.complete(clock.now(), answers)?;
+            let in_store = decision.complete(&clock, answers)?;
             Ok(StoredDecision { decision, in_store })
         }
     }

@@ -157,13 +157,15 @@ impl<'p> Asking<'p> {
             if !has_waited || decision.is_taken() {
                 let policy: &Policy = decision.policy();
                 let answers = policy.ask(asked).await;
-                let now = policy.now();
                 in_store = match answers {
                     Err(error) if passes(&error) => decision.change(|decision| {
                         decision.pass_without_store();
                         None
                     }),
-                    _ => decision.change(|decision| decision.complete(now, answers))?,
+                    _ => decision.change(|decision| {
+                        let clock = &decision.policy.clock;
+                        decision.complete(clock, answers)
+                    })?,
                 };
             }
             Ok(OwnedStoredDecision {
