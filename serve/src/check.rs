@@ -34,6 +34,9 @@ const PATH: &str = "/check/";
 /// The status that a denial has, where the reply has another one.
 static STATUS: HeaderName = HeaderName::from_static("x-portcullis-status");
 
+/// The fields that only a denial has. A reply to a request that passes has none of them.
+pub(crate) static OF_DENIALS: [HeaderName; 2] = [header::RETRY_AFTER, header::CONTENT_TYPE];
+
 /// A service that always answers 200.
 #[derive(Clone, Copy, Debug)]
 struct Pass;
@@ -149,7 +152,9 @@ impl Checks {
         response.headers_mut().remove(header::CONTENT_TYPE);
         *response.body_mut() = Full::default();
         if self.is_shadow() {
-            response.headers_mut().remove(header::RETRY_AFTER);
+            for name in &OF_DENIALS {
+                response.headers_mut().remove(name);
+            }
         }
     }
 

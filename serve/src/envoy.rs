@@ -41,7 +41,7 @@ use self::messages::{
     Code, Descriptor, DescriptorStatus, Entry, Messages, RateLimit, RateLimitRequest,
     RateLimitResponse, Unit,
 };
-use crate::check::Checks;
+use crate::check::{Checks, OF_DENIALS};
 use crate::described::Described;
 use crate::original::{self, ADDRESSES, ENVOY};
 use crate::settings::EnvoySettings;
@@ -235,7 +235,7 @@ impl Envoy {
         if overall == Code::Ok {
             answer.raw_body.clear();
             let fields = &mut answer.response_headers_to_add;
-            fields.retain(|field| field.key != header::RETRY_AFTER.as_str());
+            fields.retain(|field| OF_DENIALS.iter().all(|name| field.key != name.as_str()));
         }
         Ok(answer)
     }

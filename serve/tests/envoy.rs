@@ -137,6 +137,13 @@ const ACCOUNTS: &str = "
     message = 'Come back tomorrow.'
 ";
 
+/// Whether an answer has a header field.
+fn has(answer: &Value, name: &str) -> bool {
+    let fields = answer["responseHeadersToAdd"].as_array();
+    let fields = fields.expect("an answer with fields");
+    fields.iter().any(|field| field["key"] == name)
+}
+
 #[test]
 fn an_answer_states_the_limit_what_is_left_and_the_header_fields() {
     let program = Program::start("envoy-states", ACCOUNTS, &GRPC);
@@ -172,11 +179,7 @@ fn an_answer_states_the_limit_what_is_left_and_the_header_fields() {
     assert_eq!(envoy.ask(&hits("5"))["overallCode"], "OK");
     let denied = envoy.ask(&hits("0"));
     assert_eq!(denied["overallCode"], "OVER_LIMIT");
-    let names = denied["responseHeadersToAdd"].as_array().expect("fields");
-    assert!(
-        names.iter().any(|field| field["key"] == "retry-after"),
-        "{denied}"
-    );
+    assert!(has(&denied, "retry-after"), "{denied}");
 
     // Each descriptor is decided. The answer is that of the first one that is denied.
     let address = |ip: &str| descriptor(&[("ip", ip)]);
@@ -193,6 +196,17 @@ fn an_answer_states_the_limit_what_is_left_and_the_header_fields() {
     assert_eq!(codes, ["OK", "OVER_LIMIT"]);
     // `Come back tomorrow.` in base64, as JSON has bytes.
     assert_eq!(both["rawBody"], "Q29tZSBiYWNrIHRvbW9ycm93Lg==");
+    // The body has one type, although two descriptors are denied.
+    let twice = envoy.ask(&question(&[address("192.0.2.7"), address("192.0.2.7")]));
+    let fields = twice["responseHeadersToAdd"].as_array().expect("fields");
+    let mut types = fields.iter().filter(|field| field["key"] == "content-type");
+    let of_body = types.next().map(|field| &field["value"]);
+    assert_eq!(
+        of_body,
+        Some(&"text/plain; charset=utf-8".into()),
+        "{twice}"
+    );
+    assert!(types.next().is_none());
     let state = &both["responseHeadersToAdd"].as_array().expect("fields")[1];
     assert_eq!(
         state["value"],
@@ -208,8 +222,7 @@ fn an_answer_states_the_limit_what_is_left_and_the_header_fields() {
             (&answer["overallCode"], &answer["statuses"][0]["code"]),
             (&"OK".into(), &"OK".into())
         );
-        let names = answer["responseHeadersToAdd"].as_array().expect("fields");
-        assert!(names.iter().all(|field| field["key"] != "retry-after"));
+        assert!(!has(&answer, "retry-after") && !has(&answer, "content-type"));
         assert_eq!(answer["rawBody"], Value::Null);
     }
     assert_eq!(envoy.ask(&hits("1"))["overallCode"], "OVER_LIMIT");
@@ -259,7 +272,6 @@ fn in_shadow_mode_envoy_lets_every_request_pass() {
     assert!(answers.iter().all(|answer| answer["overallCode"] == "OK"));
     assert_eq!(answers[3]["statuses"][0]["code"], "OVER_LIMIT");
     assert_eq!(answers[3]["rawBody"], Value::Null);
-    let fields = answers[3]["responseHeadersToAdd"].as_array();
-    let mut fields = fields.expect("the state").iter();
-    assert!(fields.all(|field| field["key"] != "retry-after"));
+    assert!(has(&answers[3], "ratelimit"), "the state");
+    assert!(!has(&answers[3], "retry-after") && !has(&answers[3], "content-type"));
 }
