@@ -18,7 +18,7 @@ use portcullis_core::keyed::Address;
 use crate::policy::outcome::Outcome;
 use crate::policy::{Decision, Policy};
 use crate::request::Request;
-use crate::store::{Held, How, Store, TimeOfReturn};
+use crate::store::{Held, How, Store};
 
 impl Policy {
     /// Decides a request whose cost is not known yet. [`cost`](Request::cost) is an estimate. The
@@ -139,7 +139,7 @@ impl Ending {
         };
         let own = (self.ends, state, &self.held);
         for (_, (store, at), held) in decision.held_of_others().chain([own]) {
-            store.give_back(at, TimeOfReturn::At(now), decision.cost(), held);
+            store.give_back(at, now, decision.cost(), held);
         }
     }
 }
@@ -181,7 +181,7 @@ fn settle(now: Timestamp, (estimate, actual): (u32, u32), of: OfRule<'_>) -> Set
     let unused = estimate - actual;
     let in_time = ends.is_some_and(|ends| now <= ends);
     let returned = if in_time {
-        store.give_back(at, TimeOfReturn::At(now), unused, held)
+        store.give_back(at, now, unused, held)
     } else {
         0
     };

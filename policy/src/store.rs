@@ -44,8 +44,8 @@ use std::hash::RandomState;
 use std::sync::Arc;
 
 use portcullis_core::keyed::{
-    Address, AnyRules, ConcurrencyRules, FixedWindowRules, KeyHash, Line, Refunds, RulesAtRunTime,
-    TableKey, TokenBucketRules,
+    Address, AnyRules, ConcurrencyRules, FixedWindowRules, KeyHash, Line, Refunds, RefundsBefore,
+    RulesAtRunTime, TableKey, TokenBucketRules,
 };
 use portcullis_core::limiter::{
     Answer, Ask, Back, Detail, Read, Reading, Receipt, Refund, Returned,
@@ -319,21 +319,90 @@ fn no_refunds(keys: Option<usize>) -> Arc<[Refunds]> {
     (0..groups).map(|_| Refunds::new()).collect()
 }
 
-/// When permits are returned.
-#[derive(Clone, Copy)]
-pub(crate) enum TimeOfReturn<'a> {
-    /// At an instant. Other calls may have used a later one, by up to the staleness of the tables.
-    At(Timestamp),
-    /// Now, by the clock of all decisions.
-    By(&'a dyn Clock),
+/// When permits are returned: at an instant, or now, by the clock of all decisions. At an instant,
+/// other calls may have used a later one, by up to the staleness of the tables.
+pub(crate) trait TimeOfReturn: Copy {
+    fn now(self) -> Timestamp;
+
+    /// Refunds permits of a grant to a table of buckets. Returns how many.
+    fn refund(
+        self,
+        table: &Words<TokenBucketRules>,
+        at: Address,
+        n: u32,
+        grant: (Receipt, RefundsBefore),
+        refunds: &Refunds,
+    ) -> u32;
+
+    /// As [`refund`](Self::refund), to one limit of several.
+    fn refund_one(
+        self,
+        table: &Several,
+        place: (Address, usize),
+        n: u32,
+        grant: (Receipt, RefundsBefore),
+        refunds: &Refunds,
+    ) -> u32;
 }
 
-impl TimeOfReturn<'_> {
+impl TimeOfReturn for Timestamp {
+    #[inline(always)]
     fn now(self) -> Timestamp {
-        match self {
-            Self::At(now) => now,
-            Self::By(clock) => clock.now(),
-        }
+        self
+    }
+
+    #[inline(always)]
+    fn refund(
+        self,
+        table: &Words<TokenBucketRules>,
+        at: Address,
+        n: u32,
+        (receipt, before): (Receipt, RefundsBefore),
+        refunds: &Refunds,
+    ) -> u32 {
+        let refund = table.refund_counted_at(at, self, n, receipt, refunds, before);
+        refund.permits
+    }
+
+    #[inline(always)]
+    fn refund_one(
+        self,
+        table: &Several,
+        (at, nth): (Address, usize),
+        n: u32,
+        (receipt, before): (Receipt, RefundsBefore),
+        refunds: &Refunds,
+    ) -> u32 {
+        table.refund_counted_at(at, nth, self, n, receipt, refunds, before)
+    }
+}
+
+impl TimeOfReturn for &dyn Clock {
+    fn now(self) -> Timestamp {
+        Clock::now(self)
+    }
+
+    fn refund(
+        self,
+        table: &Words<TokenBucketRules>,
+        at: Address,
+        n: u32,
+        (receipt, before): (Receipt, RefundsBefore),
+        refunds: &Refunds,
+    ) -> u32 {
+        let refund = table.refund_counted(at, self, n, receipt, refunds, before);
+        refund.permits
+    }
+
+    fn refund_one(
+        self,
+        table: &Several,
+        (at, nth): (Address, usize),
+        n: u32,
+        (receipt, before): (Receipt, RefundsBefore),
+        refunds: &Refunds,
+    ) -> u32 {
+        table.refund_counted(at, nth, self, n, receipt, refunds, before)
     }
 }
 
@@ -590,7 +659,7 @@ impl Store {
     pub(crate) fn give_back(
         &self,
         at: Address,
-        time: TimeOfReturn<'_>,
+        time: impl TimeOfReturn,
         n: u32,
         held: &Held,
     ) -> u32 {
@@ -604,27 +673,10 @@ impl Store {
             }
             let refunded = match (table, self.refunds(limit, at), note) {
                 (Table::Bucket(table), Some(refunds), Some((receipt, Some(before)))) => {
-                    let (receipt, before) = (copy(receipt), *before);
-                    let refund = match time {
-                        TimeOfReturn::At(now) => {
-                            table.refund_counted_at(at, now, n, receipt, refunds, before)
-                        }
-                        TimeOfReturn::By(clock) => {
-                            table.refund_counted(at, clock, n, receipt, refunds, before)
-                        }
-                    };
-                    refund.permits
+                    time.refund(table, at, n, (copy(receipt), *before), refunds)
                 }
                 (Table::Several(table), Some(refunds), Some((receipt, Some(before)))) => {
-                    let (receipt, before) = (copy(receipt), *before);
-                    match time {
-                        TimeOfReturn::At(now) => {
-                            table.refund_counted_at(at, nth, now, n, receipt, refunds, before)
-                        }
-                        TimeOfReturn::By(clock) => {
-                            table.refund_counted(at, nth, clock, n, receipt, refunds, before)
-                        }
-                    }
+                    time.refund_one(table, (at, nth), n, (copy(receipt), *before), refunds)
                 }
                 (Table::Several(table), _, Some((receipt, _))) => {
                     table.refund_limit_at(at, nth, now, n, copy(receipt))

@@ -55,9 +55,17 @@ impl GrantedSlots {
 
     /// Reserves permits to give back: `n`, or those that are held. Returns their number.
     pub fn reserve(&self, n: u64) -> u64 {
-        let less = |held: u64| Some(held.saturating_sub(n));
-        let held = self.held.fetch_update(Relaxed, Relaxed, less);
-        held.map_or(0, |held| held.min(n))
+        let mut held = self.held.load(Relaxed);
+        loop {
+            let less = held.saturating_sub(n);
+            match self
+                .held
+                .compare_exchange_weak(held, less, Relaxed, Relaxed)
+            {
+                Ok(_) => return held - less,
+                Err(newer) => held = newer,
+            }
+        }
     }
 
     /// Takes the slot of a permit that was [reserved](Self::reserve), looking from the index `from`

@@ -232,6 +232,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Keyed<TokenBucketRules, M, S> {
 
     /// `times` returns the time of the refund, and one that is no earlier than any `now` that was
     /// used before.
+    #[inline(always)]
     fn refund_among(
         &self,
         address: Address,

@@ -63,7 +63,7 @@ impl Part {
     }
 
     /// Returns what was taken, as far as each limit can take it back.
-    fn give_back(&mut self, policy: &Policy, time: TimeOfReturn<'_>, n: u32) {
+    fn give_back(&mut self, policy: &Policy, time: impl TimeOfReturn, n: u32) {
         if let Some((store, place)) = self.state(policy) {
             store.give_back(place.at, time, n, &self.held);
             store.release(place.at, n);
@@ -207,7 +207,7 @@ impl Policy {
                 continue;
             };
             for &taken in order[..nth].iter().rev() {
-                parts[taken].give_back(self, TimeOfReturn::At(now), n);
+                parts[taken].give_back(self, now, n);
             }
             return Err((index, by));
         }
@@ -316,7 +316,7 @@ impl Decision<'_> {
         let (policy, n) = (self.policy, self.parts.cost);
         if let Some(parts) = self.parts.others.as_mut().and_then(Arc::get_mut) {
             for part in parts.iter_mut().rev() {
-                part.give_back(policy, TimeOfReturn::By(clock), n);
+                part.give_back(policy, clock, n);
             }
         }
     }

@@ -173,6 +173,7 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     }
 
     /// As that of [`Keyed`](crate::Keyed).
+    #[inline(always)]
     fn refund_among(
         &self,
         address: Address,
