@@ -46,7 +46,7 @@ pub use self::random_seed::RandomSeed;
 pub use self::rule_list::{RuleList, RulesAtRunTime};
 pub use self::seed::{Seed, SeedFixed};
 pub use self::seeded_hasher::SeededHasher;
-pub use self::settling::{Refunds, RefundsBefore};
+pub use self::settling::{RefundTime, Refunds, RefundsBefore};
 pub use self::table::KeyedStatistics;
 pub use self::with_total::WithTotal;
 pub use crate::limiters::concurrency::ConcurrencyRules;

@@ -10,7 +10,7 @@ use std::hash::RandomState;
 use std::sync::Barrier;
 
 use draws::Draws;
-use portcullis_core::keyed::{Line, Refunds, RefundsBefore, TokenBucketRules};
+use portcullis_core::keyed::{Line, RefundTime, Refunds, RefundsBefore, TokenBucketRules};
 use portcullis_core::limiter::Receipt;
 use portcullis_core::{Denied, Keyed, Limiter, ManualClock, Rate, Retry, Timestamp, TokenBucket};
 
@@ -60,26 +60,14 @@ impl Bucket {
         })
     }
 
-    fn refund(&self, now: Timestamp, n: u32, taken: Taken) -> u32 {
+    fn refund(&self, time: impl RefundTime, n: u32, taken: Taken) -> u32 {
         let address = self.table.key("key").address();
         let Taken {
             receipt, before, ..
         } = taken;
         let refund = self
             .table
-            .refund_counted_at(address, now, n, receipt, &self.refunds, before);
-        refund.permits
-    }
-
-    /// Refunds by the clock of all calls.
-    fn refund_by(&self, clock: &ManualClock, n: u32, taken: Taken) -> u32 {
-        let address = self.table.key("key").address();
-        let Taken {
-            receipt, before, ..
-        } = taken;
-        let refund = self
-            .table
-            .refund_counted(address, clock, n, receipt, &self.refunds, before);
+            .refund_counted_at(address, time, n, receipt, &self.refunds, before);
         refund.permits
     }
 
@@ -235,12 +223,12 @@ fn by_one_clock_a_refund_counts_only_the_time_that_has_passed() {
     bucket.take(at(4), 13).unwrap();
     clock.set(at(5));
     assert_eq!(
-        bucket.refund_by(&clock, 20, first),
+        bucket.refund(&clock, 20, first),
         16,
         "of 20, less the 4 of 4 s"
     );
     assert_eq!(
-        bucket.refund_by(&clock, 10, second),
+        bucket.refund(&clock, 10, second),
         10,
         "of 30, less 4 and the 16"
     );
@@ -279,7 +267,7 @@ fn no_refund_and_no_charge_lets_more_pass_than_burst_debt_and_rate() {
                     let (at, taken) = open.swap_remove(draws.below(open.len() as u64) as usize);
                     let n = 1 + draws.below(taken.permits.into()) as u32;
                     let permits = if is_by_clock {
-                        bucket.refund_by(&manual, n, taken)
+                        bucket.refund(&manual, n, taken)
                     } else {
                         bucket.refund(now, n, taken)
                     };

@@ -5,9 +5,10 @@
 use core::hash::BuildHasherDefault;
 
 use loom::sync::Arc;
-use portcullis_core::keyed::{Line, Refunds, RefundsBefore, TokenBucketRules};
+use loom::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use portcullis_core::keyed::{Line, RefundTime, Refunds, RefundsBefore, TokenBucketRules};
 use portcullis_core::limiter::Receipt;
-use portcullis_core::{Keyed, Limiter, Rate, Timestamp, TokenBucket};
+use portcullis_core::{Clock, Keyed, Limiter, Rate, Timestamp, TokenBucket};
 use portcullis_loom::{Itself, at, explore, explore_briefly, join, spawn, take, turn};
 
 const A: u64 = 1;
@@ -19,6 +20,16 @@ struct Buckets {
 }
 
 type Taken = (Receipt, RefundsBefore);
+
+/// A clock that never goes back, whichever thread reads it: a read-modify-write acts on the last
+/// value.
+struct Seconds(AtomicU64);
+
+impl Clock for Seconds {
+    fn now(&self) -> Timestamp {
+        at(self.0.fetch_add(0, SeqCst))
+    }
+}
 
 impl Buckets {
     /// Buckets with 1 permit in 100 seconds, so that the staleness is less than a permit.
@@ -45,12 +56,12 @@ impl Buckets {
         take(&*self.table.key(&A), now, n)
     }
 
-    fn refund(&self, now: Timestamp, n: u32, (receipt, before): Taken) -> u64 {
+    fn refund(&self, time: impl RefundTime, n: u32, (receipt, before): Taken) -> u64 {
         turn();
         let address = self.table.key(&A).address();
         let refund = self
             .table
-            .refund_counted_at(address, now, n, receipt, &self.refunds, before);
+            .refund_counted_at(address, time, n, receipt, &self.refunds, before);
         refund.permits.into()
     }
 
@@ -124,6 +135,26 @@ fn a_take_during_a_refund_is_refunded_for_no_more_than_the_bucket_lacked() {
             assert_eq!((refunded, also), (2, 0));
             assert_eq!(buckets.available(at(300)), 0);
         }
+    });
+}
+
+/// A take fills the bucket and empties it, at a time that the clock of the refund may not have said
+/// yet when the refund began.
+#[test]
+fn a_refund_by_a_clock_knows_the_time_of_every_take_before_it() {
+    explore(|| {
+        let buckets = Buckets::new(7, 0);
+        let clock = Arc::new(Seconds(AtomicU64::new(0)));
+        assert_eq!(buckets.take(at(0), 3), 3);
+        let held = buckets.hold(at(0), 2).unwrap();
+        let clock_of_refund = Arc::clone(&clock);
+        let refunded = spawn(&buckets, move |buckets| {
+            buckets.refund(&*clock_of_refund, 2, held)
+        });
+        clock.0.fetch_add(500, SeqCst);
+        let taken = buckets.take(clock.now(), 7);
+        let refunded = join(refunded);
+        assert!(taken < 7 || buckets.available(at(500)) == 0, "{refunded}");
     });
 }
 

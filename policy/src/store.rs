@@ -44,7 +44,7 @@ use std::hash::RandomState;
 use std::sync::Arc;
 
 use portcullis_core::keyed::{
-    Address, AnyRules, ConcurrencyRules, FixedWindowRules, KeyHash, Line, Refunds, RefundsBefore,
+    Address, AnyRules, ConcurrencyRules, FixedWindowRules, KeyHash, Line, RefundTime, Refunds,
     RulesAtRunTime, TableKey, TokenBucketRules,
 };
 use portcullis_core::limiter::{
@@ -52,8 +52,8 @@ use portcullis_core::limiter::{
 };
 use portcullis_core::queue::Keys;
 use portcullis_core::{
-    Clock, CooldownWindow, Denied, FixedWindow, Keyed, KeyedArray, KeyedList, Limiter, LimiterExt,
-    Retry, SettingsError, SlidingWindow, Timestamp,
+    CooldownWindow, Denied, FixedWindow, Keyed, KeyedArray, KeyedList, Limiter, LimiterExt, Retry,
+    SettingsError, SlidingWindow, Timestamp,
 };
 
 use self::starts::{Start, Starts};
@@ -319,93 +319,6 @@ fn no_refunds(keys: Option<usize>) -> Arc<[Refunds]> {
     (0..groups).map(|_| Refunds::new()).collect()
 }
 
-/// When permits are returned: at an instant, or now, by the clock of all decisions. At an instant,
-/// other calls may have used a later one, by up to the staleness of the tables.
-pub(crate) trait TimeOfReturn: Copy {
-    fn now(self) -> Timestamp;
-
-    /// Refunds permits of a grant to a table of buckets. Returns how many.
-    fn refund(
-        self,
-        table: &Words<TokenBucketRules>,
-        at: Address,
-        n: u32,
-        grant: (Receipt, RefundsBefore),
-        refunds: &Refunds,
-    ) -> u32;
-
-    /// As [`refund`](Self::refund), to one limit of several.
-    fn refund_one(
-        self,
-        table: &Several,
-        place: (Address, usize),
-        n: u32,
-        grant: (Receipt, RefundsBefore),
-        refunds: &Refunds,
-    ) -> u32;
-}
-
-impl TimeOfReturn for Timestamp {
-    #[inline(always)]
-    fn now(self) -> Timestamp {
-        self
-    }
-
-    #[inline(always)]
-    fn refund(
-        self,
-        table: &Words<TokenBucketRules>,
-        at: Address,
-        n: u32,
-        (receipt, before): (Receipt, RefundsBefore),
-        refunds: &Refunds,
-    ) -> u32 {
-        let refund = table.refund_counted_at(at, self, n, receipt, refunds, before);
-        refund.permits
-    }
-
-    #[inline(always)]
-    fn refund_one(
-        self,
-        table: &Several,
-        (at, nth): (Address, usize),
-        n: u32,
-        (receipt, before): (Receipt, RefundsBefore),
-        refunds: &Refunds,
-    ) -> u32 {
-        table.refund_counted_at(at, nth, self, n, receipt, refunds, before)
-    }
-}
-
-impl TimeOfReturn for &dyn Clock {
-    fn now(self) -> Timestamp {
-        Clock::now(self)
-    }
-
-    fn refund(
-        self,
-        table: &Words<TokenBucketRules>,
-        at: Address,
-        n: u32,
-        (receipt, before): (Receipt, RefundsBefore),
-        refunds: &Refunds,
-    ) -> u32 {
-        let refund = table.refund_counted(at, self, n, receipt, refunds, before);
-        refund.permits
-    }
-
-    fn refund_one(
-        self,
-        table: &Several,
-        (at, nth): (Address, usize),
-        n: u32,
-        (receipt, before): (Receipt, RefundsBefore),
-        refunds: &Refunds,
-    ) -> u32 {
-        table.refund_counted(at, nth, self, n, receipt, refunds, before)
-    }
-}
-
 pub(crate) struct Store {
     tables: Box<[Table]>,
     /// For each limit, where its state is.
@@ -656,15 +569,9 @@ impl Store {
 
     /// Returns `n` permits of a grant to each limit, as far as each can take them back. Returns how
     /// many all of them took back. Permits at once return by release instead.
-    pub(crate) fn give_back(
-        &self,
-        at: Address,
-        time: impl TimeOfReturn,
-        n: u32,
-        held: &Held,
-    ) -> u32 {
+    pub(crate) fn give_back(&self, at: Address, time: impl RefundTime, n: u32, held: &Held) -> u32 {
         let mut least = n;
-        let now = time.now();
+        let now = time.present();
         for (limit, (&Seat { table, nth }, note)) in self.seats.iter().zip(held).enumerate() {
             let table = &self.tables[table];
             // Its permits return when the decision is dropped, whatever the request has cost.
@@ -673,10 +580,13 @@ impl Store {
             }
             let refunded = match (table, self.refunds(limit, at), note) {
                 (Table::Bucket(table), Some(refunds), Some((receipt, Some(before)))) => {
-                    time.refund(table, at, n, (copy(receipt), *before), refunds)
+                    let receipt = copy(receipt);
+                    let refund = table.refund_counted_at(at, time, n, receipt, refunds, *before);
+                    refund.permits
                 }
                 (Table::Several(table), Some(refunds), Some((receipt, Some(before)))) => {
-                    time.refund_one(table, (at, nth), n, (copy(receipt), *before), refunds)
+                    let receipt = copy(receipt);
+                    table.refund_counted_at(at, nth, time, n, receipt, refunds, *before)
                 }
                 (Table::Several(table), _, Some((receipt, _))) => {
                     table.refund_limit_at(at, nth, now, n, copy(receipt))

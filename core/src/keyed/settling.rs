@@ -39,6 +39,7 @@
 
 use core::hash::BuildHasher;
 use core::ops::ControlFlow;
+use core::time::Duration;
 
 use crate::clock::Clock;
 use crate::keyed::Keyed;
@@ -139,6 +140,88 @@ impl Default for Refunds {
     }
 }
 
+/// The time of a refund by [`Keyed::refund_counted_at`]: a [`Timestamp`], or a reference to the
+/// [`Clock`] that all calls on the table use. The trait is sealed.
+///
+/// It decides how much time counts as passed since the grant, and so what the refund is worth:
+///
+/// - At a `Timestamp`, the table's [staleness](Keyed::staleness) counts as well. Other calls may
+///   have used a `now` that is later by as much.
+/// - By a clock, only the time counts that has passed. No call may have used a `now` that was later
+///   than the time of the clock at that moment. So a bucket that fills within the staleness
+///   refunds, too.
+///
+/// ```
+/// use portcullis_core::{Keyed, Limiter, ManualClock, Rate, Timestamp, TokenBucket};
+/// use portcullis_core::keyed::Refunds;
+///
+/// let (clock, refunds) = (ManualClock::new(), Refunds::new());
+/// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(20), 20), 1_000);
+/// let alice = users.key("alice");
+/// let grant = || {
+///     let before = refunds.before_take();
+///     let receipt = alice.take_at(Timestamp::ZERO, 8).unwrap();
+///     (receipt, before)
+/// };
+/// let [(one, before_one), (two, before_two)] = [grant(), grant()];
+/// let address = alice.address();
+/// // The bucket would have filled in the staleness of a second.
+/// let refund = users.refund_counted_at(address, Timestamp::ZERO, 5, one, &refunds, before_one);
+/// assert_eq!(refund.permits, 0);
+/// let refund = users.refund_counted_at(address, &clock, 5, two, &refunds, before_two);
+/// assert_eq!(refund.permits, 5);
+/// ```
+pub trait RefundTime: Copy + sealed::Sealed {
+    /// Returns the time of the refund.
+    ///
+    /// ```
+    /// # use portcullis_core::{ManualClock, Timestamp};
+    /// # use portcullis_core::keyed::RefundTime;
+    /// assert_eq!((&ManualClock::new()).present(), Timestamp::ZERO);
+    /// assert_eq!(Timestamp::MAX.present(), Timestamp::MAX);
+    /// ```
+    fn present(self) -> Timestamp;
+}
+
+pub(crate) mod sealed {
+    use core::time::Duration;
+
+    use crate::time::timestamp::Timestamp;
+
+    pub trait Sealed {
+        /// Returns the time of the refund, and an instant that is no earlier than any `now` that
+        /// was used before. Called after each load of the word.
+        fn times(self, staleness: Duration) -> (Timestamp, Timestamp);
+    }
+}
+
+impl RefundTime for Timestamp {
+    #[inline(always)]
+    fn present(self) -> Timestamp {
+        self
+    }
+}
+
+impl sealed::Sealed for Timestamp {
+    #[inline(always)]
+    fn times(self, staleness: Duration) -> (Timestamp, Timestamp) {
+        (self, self + staleness)
+    }
+}
+
+impl<C: Clock + ?Sized> RefundTime for &C {
+    fn present(self) -> Timestamp {
+        self.now()
+    }
+}
+
+impl<C: Clock + ?Sized> sealed::Sealed for &C {
+    fn times(self, _: Duration) -> (Timestamp, Timestamp) {
+        let now = self.now();
+        (now, now)
+    }
+}
+
 impl<M: AsRef<[Line]>, S: BuildHasher> Keyed<TokenBucketRules, M, S> {
     /// Refunds `n` permits of a grant to the key at `address`, as far as they are worth something:
     /// also if other takes have followed the grant. `receipt` is that of the grant, and `before`
@@ -147,9 +230,9 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Keyed<TokenBucketRules, M, S> {
     /// The refund is worth all `n` permits if the bucket is as the grant left it, and nothing was
     /// refunded in the meantime. Otherwise it is worth at most what the bucket has lacked all the
     /// time since: the burst, less the permits that were left after the grant, those that came back
-    /// by time since, and those of other refunds. In doubt it is worth less, never more. The
-    /// table's [staleness](Self::staleness) counts as time that has passed. The other permits come
-    /// back by time alone.
+    /// by time since, and those of other refunds. In doubt it is worth less, never more. The other
+    /// permits come back by time alone. [`RefundTime`] says how much time counts: `time` is a
+    /// [`Timestamp`], or `&clock`.
     ///
     /// So a bucket can refund permits that were held for less time than it needs to fill. Choose a
     /// burst accordingly.
@@ -159,7 +242,8 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Keyed<TokenBucketRules, M, S> {
     ///
     /// # Cost
     ///
-    /// Two additions to `refunds`, one compare-exchange, and a division. Lock-free.
+    /// Two additions to `refunds`, one compare-exchange, and a division; a clock is read for each
+    /// exchange that is tried. Lock-free.
     ///
     /// ```
     /// use portcullis_core::{Keyed, Limiter, Rate, Timestamp, TokenBucket};
@@ -178,65 +262,7 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Keyed<TokenBucketRules, M, S> {
     pub fn refund_counted_at(
         &self,
         address: Address,
-        now: Timestamp,
-        n: u32,
-        receipt: Receipt,
-        refunds: &Refunds,
-        before: RefundsBefore,
-    ) -> Refund {
-        let times = (now, now + self.staleness());
-        self.refund_among(address, || times, n, receipt, refunds, before)
-    }
-
-    /// Refunds now, by the clock that all calls on the table use: as
-    /// [`refund_counted_at`](Self::refund_counted_at), and no more time counts as passed than has
-    /// passed. So a bucket that fills within the table's staleness refunds, too.
-    ///
-    /// **Bound.** As `refund_counted_at`, if no call has passed a `now` that was later than the
-    /// time of `clock` at that moment.
-    ///
-    /// # Cost
-    ///
-    /// That of `refund_counted_at`, and a reading of the clock for each exchange that it tries.
-    ///
-    /// ```
-    /// use portcullis_core::{Clock, Keyed, Limiter, MonotonicClock, Rate, TokenBucket};
-    /// use portcullis_core::keyed::Refunds;
-    ///
-    /// let (clock, refunds) = (MonotonicClock::new(), Refunds::new());
-    /// let users = Keyed::for_keys(TokenBucket::new(Rate::per_second(20), 20), 1_000);
-    /// let alice = users.key("alice");
-    /// let before = refunds.before_take();
-    /// let receipt = alice.take_at(clock.now(), 10)?;
-    /// // Another take follows.
-    /// alice.take_at(clock.now(), 1)?;
-    /// let refund = users.refund_counted(alice.address(), &clock, 5, receipt, &refunds, before);
-    /// assert_eq!(refund.permits, 5);
-    /// # Ok::<(), portcullis_core::Denied>(())
-    /// ```
-    pub fn refund_counted(
-        &self,
-        address: Address,
-        clock: &(impl Clock + ?Sized),
-        n: u32,
-        receipt: Receipt,
-        refunds: &Refunds,
-        before: RefundsBefore,
-    ) -> Refund {
-        let present = || {
-            let now = clock.now();
-            (now, now)
-        };
-        self.refund_among(address, present, n, receipt, refunds, before)
-    }
-
-    /// `times` returns the time of the refund, and one that is no earlier than any `now` that was
-    /// used before.
-    #[inline(always)]
-    fn refund_among(
-        &self,
-        address: Address,
-        times: impl Fn() -> (Timestamp, Timestamp),
+        time: impl RefundTime,
         n: u32,
         receipt: Receipt,
         refunds: &Refunds,
@@ -245,9 +271,10 @@ impl<M: AsRef<[Line]>, S: BuildHasher> Keyed<TokenBucketRules, M, S> {
         let rules = &self.rules;
         let mut worth = 0;
         refunds.begin(n);
-        let refunded = self.update(&address, Some(times().0), |used| {
+        let refunded = self.update(&address, Some(time.present()), |used| {
             let others = refunds.since(before, n);
-            let (restored, permits) = rules.refund_among(used, times(), n, &receipt, others)?;
+            let times = time.times(self.staleness());
+            let (restored, permits) = rules.refund_among(used, times, n, &receipt, others)?;
             worth = permits;
             Some(restored)
         });

@@ -21,6 +21,7 @@
 use core::ops::ControlFlow;
 use std::sync::Arc;
 
+use portcullis_core::keyed::RefundTime;
 use portcullis_core::{Clock, Timestamp};
 
 use super::active::{Unasked, Verdict};
@@ -30,7 +31,7 @@ use crate::hold::OfRule;
 use crate::overrides::Place;
 use crate::path::{PathError, Reading};
 use crate::request::Request;
-use crate::store::{Held, How, Store, StoreDenied, TimeOfReturn};
+use crate::store::{Held, How, Store, StoreDenied};
 
 /// One of the rules that a request is limited by.
 pub(crate) struct Part {
@@ -63,7 +64,7 @@ impl Part {
     }
 
     /// Returns what was taken, as far as each limit can take it back.
-    fn give_back(&mut self, policy: &Policy, time: impl TimeOfReturn, n: u32) {
+    fn give_back(&mut self, policy: &Policy, time: impl RefundTime, n: u32) {
         if let Some((store, place)) = self.state(policy) {
             store.give_back(place.at, time, n, &self.held);
             store.release(place.at, n);

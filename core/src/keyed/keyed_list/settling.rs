@@ -25,12 +25,11 @@
 use core::hash::BuildHasher;
 use core::mem;
 
-use crate::clock::Clock;
 use crate::keyed::keyed_list::KeyedList;
 use crate::keyed::line::{self, Address, Found, Line, Words};
 use crate::keyed::rule_list::sealed::Rules;
 use crate::keyed::rule_list::{MOST, RuleList};
-use crate::keyed::settling::{Refunds, RefundsBefore};
+use crate::keyed::settling::{RefundTime, Refunds, RefundsBefore};
 use crate::keyed::table::ATTEMPTS;
 use crate::limiter::receipt::Receipt;
 use crate::time::timestamp::Timestamp;
@@ -80,8 +79,9 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
     /// Refunds `n` permits of a grant to the limit with index `limit` of the key at `address`, as
     /// far as they are worth something. A token bucket also refunds a take that other takes have
     /// followed: see [`Keyed::refund_counted_at`](crate::Keyed::refund_counted_at), also for
-    /// `refunds` and `before`. Other limits refund as [`refund_limit_at`](Self::refund_limit_at)
-    /// does. Returns how many permits count as never taken.
+    /// `time`, `refunds` and `before`. Other limits refund as
+    /// [`refund_limit_at`](Self::refund_limit_at) does. Returns how many permits count as never
+    /// taken.
     ///
     /// All refunds of a key and a limit by this method must be counted by the same `refunds`, and
     /// those of two limits by two of them. Refund the grants of a key by this method, or by their
@@ -117,77 +117,18 @@ impl<L: RuleList, M: AsRef<[Line]>, S: BuildHasher> KeyedList<L, M, S> {
         &self,
         address: Address,
         limit: usize,
-        now: Timestamp,
+        time: impl RefundTime,
         n: u32,
         receipt: Receipt,
         refunds: &Refunds,
         before: RefundsBefore,
-    ) -> u32 {
-        let times = (now, now + self.staleness());
-        self.refund_among(address, limit, || times, n, &receipt, (refunds, before))
-    }
-
-    /// Refunds now, by the clock that all calls on the table use: see
-    /// [`Keyed::refund_counted`](crate::Keyed::refund_counted). Otherwise as
-    /// [`refund_counted_at`](Self::refund_counted_at).
-    ///
-    /// # Cost
-    ///
-    /// That of `refund_counted_at`, and a reading of the clock for each exchange that it tries.
-    ///
-    /// ```
-    /// use portcullis_core::{Clock, KeyedList, MonotonicClock, Rate};
-    /// use portcullis_core::keyed::{Refunds, TokenBucketRules};
-    ///
-    /// let (clock, refunds) = (MonotonicClock::new(), Refunds::new());
-    /// let rules = [20, 100].map(|burst| TokenBucketRules::new(Rate::per_second(20), burst));
-    /// let users = KeyedList::for_keys(rules, 100);
-    /// let alice = users.key("alice");
-    /// let before = refunds.before_take();
-    /// let (_, [first, ..]) = alice.try_acquire_each_noted_at(clock.now(), 10)?;
-    /// let _ = alice.try_acquire_each_at(clock.now(), 1)?;
-    /// let address = alice.address();
-    /// assert_eq!(users.refund_counted(address, 0, &clock, 5, first, &refunds, before), 5);
-    /// # Ok::<(), portcullis_core::composition::DeniedBy>(())
-    /// ```
-    #[expect(
-        clippy::too_many_arguments,
-        clippy::needless_pass_by_value,
-        reason = "those of `Keyed::refund_counted`, and the limit; a grant is refunded once"
-    )]
-    pub fn refund_counted(
-        &self,
-        address: Address,
-        limit: usize,
-        clock: &(impl Clock + ?Sized),
-        n: u32,
-        receipt: Receipt,
-        refunds: &Refunds,
-        before: RefundsBefore,
-    ) -> u32 {
-        let present = || {
-            let now = clock.now();
-            (now, now)
-        };
-        self.refund_among(address, limit, present, n, &receipt, (refunds, before))
-    }
-
-    /// As that of [`Keyed`](crate::Keyed).
-    #[inline(always)]
-    fn refund_among(
-        &self,
-        address: Address,
-        limit: usize,
-        times: impl Fn() -> (Timestamp, Timestamp),
-        n: u32,
-        receipt: &Receipt,
-        (refunds, before): (&Refunds, RefundsBefore),
     ) -> u32 {
         let mut worth = 0;
         refunds.begin(n);
-        let refunded = self.update(&address, limit, times().0, |rules, state| {
+        let refunded = self.update(&address, limit, time.present(), |rules, state| {
             let others = refunds.since(before, n);
-            let (restored, permits) = rules.refund_among(state, times(), n, receipt, others)?;
+            let times = time.times(self.staleness());
+            let (restored, permits) = rules.refund_among(state, times, n, &receipt, others)?;
             worth = permits;
             Some(restored)
         });
