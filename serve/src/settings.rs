@@ -253,8 +253,8 @@ fn toml(text: &str) -> Result<File, Vec<String>> {
             Err(error) => {
                 let at = error.span();
                 let setting = at.clone().and_then(|at| take_out(table.get_mut(), &at));
-                let missing = setting.clone().zip(missing(error.message()));
-                let was_there = missing.is_some_and(|(mut of, name)| {
+                let lacks = setting.clone().zip(missing(error.message()));
+                let was_there = lacks.is_some_and(|(mut of, name)| {
                     of.push(name.to_owned());
                     taken_out.contains(&of)
                 });

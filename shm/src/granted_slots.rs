@@ -13,7 +13,7 @@
 //! - *reserve*, for a release: subtracts from `held`. A release of more permits than are held gets
 //!   those that are held.
 //! - *pick*, once for each permit that was reserved: clears a bit. Then the caller gives the slot
-//!   back. Nobody else does, because one call clears a bit.
+//!   back. No other call does: a bit is cleared by one call only.
 //!
 //! Invariant: as many bits are set as permits are held or reserved, or more. So a pick ends: it
 //! passes all words without finding a bit only if another call has set one behind it, and another

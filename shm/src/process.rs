@@ -62,6 +62,12 @@ impl Process {
         }
     }
 
+    /// Whether this process is it: not one that it has forked since.
+    #[inline]
+    pub(crate) fn is_this(self) -> bool {
+        self == Self::this()
+    }
+
     #[cold]
     fn begin() -> Self {
         let word = word();

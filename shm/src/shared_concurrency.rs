@@ -33,7 +33,7 @@ const ATTEMPTS: usize = 8;
 /// How often a process looks for dead processes at most, in milliseconds.
 const LOOK_EVERY: u64 = 10;
 /// For how long a waiter sleeps at most. A process that dies before it wakes others delays them by
-/// as much. A queue, which nobody wakes, asks again after it.
+/// as much. A queue is not woken by other processes: it asks again after this time.
 const SLEEP: Duration = Duration::from_millis(10);
 
 impl SharedFile {
@@ -217,10 +217,10 @@ pub(crate) fn described_in(words: &[u64]) -> Option<String> {
 /// short, a process that uses many keeps many.
 ///
 /// **As a `Limiter`** it grants permits that end when they are released, or when the process is
-/// dead. The time of the file does not end them, because nobody could renew them. Only the process
-/// that opened the limit takes and releases permits in this way: to one that it has forked since,
-/// the limit is [closed](Denied::Closed), and a lease that existed at the fork releases nothing
-/// there. Let it open the limit itself.
+/// dead. If the file sets a time for permits, these have none: a lease of a limiter cannot be
+/// renewed. Only the process that opened the limit takes and releases permits in this way. In a
+/// process that it has forked since, every request is denied with [`Denied::Closed`], and a lease
+/// that existed at the fork releases nothing: let that process open the limit itself.
 ///
 /// **The limit** may [change](SharedFile::changing) while processes use it.
 ///
@@ -461,7 +461,7 @@ impl SharedConcurrency {
 
     /// Whether this process opened the limit: not one that it has forked since.
     fn is_of_this_process(&self) -> bool {
-        self.process == Process::this()
+        self.process.is_this()
     }
 
     /// Gives back `n` of the permits that were granted by [`Limiter::decide`].
@@ -806,7 +806,7 @@ impl SharedLease<'_> {
     /// Whether this process took the permits: not one that it has forked since, which has a copy of
     /// the lease.
     fn is_mine(&self) -> bool {
-        self.process == Process::this()
+        self.process.is_this()
     }
 
     fn release(&mut self) {

@@ -339,7 +339,7 @@ impl SharedRecords {
     /// ```
     pub fn lock(&self) -> Result<LockedRecords<'_>, RecordsError> {
         let mut session = lock(&self.session);
-        if session.process != Process::this() {
+        if !session.process.is_this() {
             *session = Session::begin(&self.words)?;
         }
         let mut own = lock(self.words.own_file().map_err(system)?);
@@ -577,7 +577,7 @@ impl LockedRecords<'_> {
 
     /// Whether this process took the lock: not one that it has forked since.
     fn has_lock(&self) -> bool {
-        self.session.process == Process::this()
+        self.session.process.is_this()
     }
 
     fn is_alive(&self, expires: u64) -> bool {
