@@ -32,7 +32,7 @@ use portcullis_core::state::Carry;
 use portcullis_core::{
     AdjustableBucket, AllOf, Concurrency, CooldownWindow, Counted, Denied, Escalation, FixedWindow,
     Keyed, KeyedArray, Lease, Limiter, LimiterExt, Penalty, Rate, Retry, SlidingWindow, Timestamp,
-    TokenBucket,
+    TokenBucket, metadata,
 };
 
 /// How stale a `now` may be: the staleness of every table here, unless a test sets another one.
@@ -1877,6 +1877,55 @@ fn after_a_change_of_all_limiters_a_key_is_granted_no_more_than_by_a_bucket_of_i
     println!("{granted} granted, {denied} denied, {missed} needlessly, {crowded} without a slot");
     assert!(granted > 1_000 && denied > 1_000 && crowded > 100);
     assert!(missed * 20 < denied, "{missed} of {denied} needlessly");
+}
+
+#[test]
+fn a_change_of_one_key_gives_it_a_slot_and_changes_no_other_key() {
+    let pause = Penalty::builder(Duration::from_hours(1)).started_by_hand();
+    let pause = pause.build().unwrap();
+    let table = table_of(|| pause.around(Concurrency::new(2)), 8, 0);
+    let until = secs(60);
+    let hold =
+        |key: &str| table.change_key_at(secs(9), key, |limit| limit.penalize_at(secs(9), until));
+    assert_eq!(hold("alice"), Ok(until));
+    assert_eq!(table.statistics_at(secs(9)).live, 1, "it has a slot");
+    let available = |key: &str, now| table.key(key).available_at(now);
+    assert_eq!(
+        [available("alice", secs(9)), available("bob", secs(9))],
+        [0, 2]
+    );
+    assert_eq!(table.sweep_at(secs(59), ..), 0, "the slot is kept");
+    assert_eq!(
+        [available("alice", secs(59)), available("alice", until)],
+        [0, 2]
+    );
+
+    // As many keys as there are slots, and no more.
+    let held = (0..100)
+        .filter(|n| hold(&format!("key {n}")).is_ok())
+        .count();
+    assert_eq!(table.statistics_at(secs(9)).live, 1 + held);
+    let full: Vec<_> = (0..100)
+        .map(|n| format!("key {n}"))
+        .filter(|key| hold(key).is_err())
+        .collect();
+    assert!(!full.is_empty());
+    for key in full {
+        assert_eq!(hold(&key), crowded(secs(9), 1));
+        assert_eq!(
+            metadata::PENALIZED_UNTIL.of_granted(&*table.key(&*key), secs(9)),
+            None
+        );
+    }
+    // A penalty of the limiter for keys without a slot does not keep a key from being changed.
+    let table = table_of(|| pause.around(Concurrency::new(2)), 8, 0);
+    table
+        .change_all(|limit| Ok::<_, ()>(limit.penalize_at(secs(9), secs(10))))
+        .unwrap();
+    let longer = table.change_key_at(secs(9), "alice", |limit| limit.penalize_at(secs(9), until));
+    assert_eq!(longer, Ok(until));
+    let second = [table.key("alice"), table.key("bob")].map(|key| key.available_at(secs(10)));
+    assert_eq!(second, [0, 2]);
 }
 
 #[test]

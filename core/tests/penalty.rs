@@ -94,6 +94,10 @@ on_both_words!(
     a_limiter_is_idle_no_earlier_than_the_end_of_its_penalty,
     a_threshold_counts_denials_in_a_window_that_the_first_of_them_starts,
     a_pardon_ends_a_penalty_and_the_next_denial_starts_another,
+    a_penalty_by_hand_lasts_until_the_latest_instant_asked_for_at_most_the_wait,
+    a_penalty_of_a_denial_and_one_by_hand_last_until_the_later_end,
+    if_only_a_hand_starts_penalties_denials_start_none,
+    an_end_by_hand_that_would_read_as_never_is_delayed_by_a_tick,
     the_end_of_time_is_penalized_and_reported_as_never,
     an_end_that_would_read_as_never_is_delayed_by_a_tick,
     a_word_that_wraps_denies_once_more_and_not_after_a_grant,
@@ -322,6 +326,109 @@ fn a_pardon_ends_a_penalty_and_the_next_denial_starts_another<W: Word>() {
     assert!(limit.is_on_at(s(15)) && !limit.is_on_at(s(16)));
 }
 
+/// Penalties of at most 60 s, by hand alone.
+fn by_hand<W: Word>() -> Penalty<TokenBucket<W>, W> {
+    one_a_second(Penalty::builder(60 * SECOND).started_by_hand())
+}
+
+fn a_penalty_by_hand_lasts_until_the_latest_instant_asked_for_at_most_the_wait<W: Word>() {
+    let limit = by_hand::<W>();
+    assert_eq!(limit.penalize_at(s(10), s(40)), s(40));
+    let now = ns(39_999_999_999);
+    assert_eq!(
+        limit.take_at(now, 1),
+        Err(Denied::Penalized { now, permits: 1 })
+    );
+    for (now, earlier) in [(10, 20), (12, 39), (30, 5), (39, 40)] {
+        assert_eq!(limit.penalize_at(s(now), s(earlier)), s(40));
+    }
+    assert!(limit.is_on_at(now) && !limit.is_on_at(s(40)));
+
+    assert_eq!(limit.penalize_at(s(20), s(50)), s(50), "a later end");
+    assert_eq!(limit.penalize_at(s(20), Timestamp::MAX), s(80), "the wait");
+    assert_eq!(limit.penalize_at(s(15), s(81)), s(80), "a stale call");
+    assert!(limit.is_on_at(ns(79_999_999_999)) && take(&limit, s(80)));
+
+    let before = format!("{limit:?}");
+    for past in [s(0), s(99), s(100)] {
+        assert!(limit.penalize_at(s(100), past) <= s(100));
+    }
+    assert_eq!(format!("{limit:?}"), before, "an end that has passed");
+
+    // Both are rounded so that the penalty is not too short.
+    let ticks = Penalty::builder(60 * SECOND).tick(10 * SECOND);
+    let limit = one_a_second::<W>(ticks.started_by_hand());
+    assert_eq!(limit.penalize_at(s(25), s(41)), s(50));
+    assert_eq!(limit.penalize_at(s(25), s(99)), s(90));
+    assert_eq!(limit.wait(), 60 * SECOND);
+}
+
+fn a_penalty_of_a_denial_and_one_by_hand_last_until_the_later_end<W: Word>() {
+    for (by_hand, end) in [(12, 15), (15, 15), (16, 16)] {
+        for denied_first in [true, false] {
+            let limit = one_a_second::<W>(Penalty::builder(6 * SECOND));
+            assert!(take(&limit, s(9)));
+            let penalize = || limit.penalize_at(s(9), s(by_hand));
+            if denied_first {
+                assert!(!take(&limit, s(9)));
+                assert_eq!(penalize(), s(end.min(15)));
+            } else {
+                _ = penalize();
+                // No denial of the limiter is made during the penalty.
+                assert!(!take(&limit, s(9)));
+                assert!(limit.is_on_at(s(by_hand.min(15) - 1)));
+                assert!(!limit.is_on_at(s(by_hand.min(15))));
+            }
+        }
+    }
+    let limit = by_hand::<W>();
+    _ = limit.penalize_at(s(10), s(40));
+    limit.pardon();
+    assert!(take(&limit, s(10)));
+    assert_eq!(limit.penalize_at(s(11), s(20)), s(20), "once more");
+    assert!(limit.is_on_at(s(19)) && !limit.is_on_at(s(20)));
+}
+
+fn if_only_a_hand_starts_penalties_denials_start_none<W: Word>() {
+    let limit = by_hand::<W>();
+    assert_eq!((limit.threshold(), limit.within()), (u64::MAX, None));
+    assert!(take(&limit, s(10)));
+    let before = format!("{limit:?}");
+    for _ in 0..100 {
+        assert_eq!(
+            limit.take_at(s(10), 1),
+            Err(Denied::Exhausted {
+                now: s(10),
+                permits: 1
+            })
+        );
+    }
+    assert_eq!(format!("{limit:?}"), before);
+    assert!(take(&limit, s(11)));
+    // The last choice counts.
+    let builder = Penalty::builder(SECOND).started_by_hand();
+    assert_eq!(one_a_second::<W>(builder.after(1, SECOND)).threshold(), 1);
+    assert_eq!(one_a_second::<W>(builder.after(3, SECOND)).threshold(), 3);
+}
+
+fn an_end_by_hand_that_would_read_as_never_is_delayed_by_a_tick<W: Word>() {
+    let tick = Duration::from_micros(10);
+    let settings = Penalty::builder(SECOND).tick(tick).started_by_hand();
+    let limit = settings.build_on::<W>().unwrap().around(Unlimited);
+    // Where the word wraps, if timestamps reach that far.
+    let Some(lap) = (W::MASK)
+        .checked_add(1)
+        .and_then(|lap| lap.checked_mul(10_000))
+    else {
+        return;
+    };
+    let now = ns(lap - 500_000_000);
+    assert_eq!(limit.penalize_at(now, ns(lap)), ns(lap + 10_000));
+    assert_eq!(limit.penalize_at(now, ns(lap)), ns(lap + 10_000));
+    assert!(limit.is_on_at(ns(lap)) && !limit.is_on_at(ns(lap + 10_000)));
+    assert_eq!(limit.penalize_at(now, ns(lap + 20_000)), ns(lap + 20_000));
+}
+
 fn the_end_of_time_is_penalized_and_reported_as_never<W: Word>() {
     let limit = five::<W>();
     _ = take(&limit, Timestamp::MAX);
@@ -397,6 +504,7 @@ struct Tally {
     penalties: u64,
     late: u64,
     cleared: u64,
+    by_hand: u64,
 }
 
 fn agrees_with_a_model_that_never_wraps<W: Word>() {
@@ -438,7 +546,8 @@ fn agrees_with_a_model_that_never_wraps<W: Word>() {
         tally.granted > each
             && tally.denied > each
             && tally.penalized > each
-            && tally.penalties > each,
+            && tally.penalties > each
+            && tally.by_hand > each,
         "{tally:?}"
     );
     assert!(
@@ -461,12 +570,15 @@ fn trace<L: Limiter + Debug, W: Word>(
     if draws.once_in(3) {
         settings = settings.tick(Duration::from_nanos(draws.magnitude(1_000_000_000).max(1)));
     }
-    let denials = draws.one_of(&[1, 1, 2, 3]);
+    let denials = draws.one_of(&[1, 1, 2, 3, 0]);
     let within = draws.magnitude(length).max(1);
     if denials > 1 {
         settings = settings
             .after(denials, Duration::from_nanos(within))
             .tick(Duration::from_millis(1));
+    }
+    if denials == 0 {
+        settings = settings.started_by_hand();
     }
     let Ok(settings) = settings.build_on::<W>() else {
         return;
@@ -502,6 +614,23 @@ fn trace<L: Limiter + Debug, W: Word>(
         );
         tally.late += u64::from(now < newest);
         newest = newest.max(now);
+        if draws.once_in(8) {
+            let asked = now.saturating_add(draws.magnitude(2 * wait));
+            let most = ceil(now) + i128::from(wait.div_ceil(tick));
+            let end = ceil(asked).min(most);
+            let end = end + i128::from(end > floor(now) && end % range == 0);
+            let later = until.is_none_or(|until| floor(now) >= until || until < end);
+            if end > floor(now) && later {
+                until = Some(end);
+                tally.by_hand += 1;
+            }
+            let got = i128::from(limit.penalize_at(at, ns(asked)).as_nanos());
+            match until {
+                Some(until) if until > floor(now) => assert_eq!(got, until * step, "{asked}"),
+                _ => assert!(got <= i128::from(now), "{got} {asked}"),
+            }
+            continue;
+        }
         let decision = limit.take_at(at, n);
         if on {
             assert_eq!(
@@ -536,7 +665,7 @@ fn trace<L: Limiter + Debug, W: Word>(
                 }
                 Err(Denied::Exhausted { .. }) if n > 0 => {
                     tally.denied += 1;
-                    if floor(now) >= end {
+                    if denials > 0 && floor(now) >= end {
                         (end, counted) = (ceil(now) + i128::from(within.div_ceil(tick)), 0);
                     }
                     if counted + 1 == denials {
@@ -547,7 +676,7 @@ fn trace<L: Limiter + Debug, W: Word>(
                         } else {
                             starts
                         });
-                    } else {
+                    } else if denials > 0 {
                         counted += 1;
                     }
                 }

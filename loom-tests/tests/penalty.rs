@@ -15,6 +15,8 @@ on_both_widths!(
     a_pardon_during_the_start_of_a_penalty_ends_it_or_precedes_it,
     clearing_the_word_does_not_lose_a_penalty_that_starts,
     the_third_of_three_denials_starts_the_penalty,
+    of_two_concurrent_penalties_by_hand_the_later_end_counts,
+    a_penalty_by_hand_outlasts_one_of_a_denial_and_a_cleared_one,
 );
 
 const WAIT: Duration = Duration::from_secs(5);
@@ -141,5 +143,33 @@ fn the_third_of_three_denials_starts_the_penalty<W: Word>() {
         let a = spawn(&limit, |limit| take(limit, at(10), 1));
         assert_eq!(take(&*limit, at(10), 1) + join(a), 0);
         assert_eq!(end(&limit, 10), 10, "two do not");
+    });
+}
+
+fn of_two_concurrent_penalties_by_hand_the_later_end_counts<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(window::<W>(1, 1));
+        let a = spawn(&limit, |limit| limit.penalize_at(at(10), at(12)));
+        let b = spawn(&limit, |limit| limit.penalize_at(at(10), at(14)));
+        let c = limit.penalize_at(at(10), at(13));
+        let (a, b) = (join(a), join(b));
+        assert_eq!(b, at(14));
+        assert!((at(12)..=at(14)).contains(&a) && (at(13)..=at(14)).contains(&c));
+        assert_eq!(end(&limit, 10), 14);
+    });
+}
+
+fn a_penalty_by_hand_outlasts_one_of_a_denial_and_a_cleared_one<W: Word>() {
+    explore(|| {
+        let limit = Arc::new(window::<W>(1, 1));
+        assert_eq!(take(&*limit, at(10), 1) + take(&*limit, at(10), 1), 1);
+        // The earlier penalty has been over for longer than the staleness: a grant clears it, and
+        // a denial starts another one.
+        let a = spawn(&limit, |limit| take(limit, at(20), 1));
+        let b = spawn(&limit, |limit| take(limit, at(20), 1));
+        let until = limit.penalize_at(at(19), at(22));
+        assert!(join(a) + join(b) <= 1);
+        let end = end(&limit, 20);
+        assert!(until >= at(22) && (end == 22 || end == 25), "{end}");
     });
 }

@@ -459,6 +459,50 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
         TableKey::new(Arc::clone(self), key)
     }
 
+    /// Calls `change` with the limiter of `key`, to change what it alone has: a pause, or settings
+    /// for as long as the key is in use. A key without a slot gets one first.
+    ///
+    /// The slot stays with the key until it is free for another one, as after a grant: see
+    /// [`KeyedArray`]. So a penalty lasts until its end. The limiter is not reset for its next key:
+    /// `change` must leave it so that it is indistinguishable from a fresh one once it is idle.
+    ///
+    /// For the limiters of a queue, call this method in the `change` of the queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::Crowded`], of 1 permit, if there is no slot for the key, or too many calls use its
+    /// limiter. Then `change` was not called.
+    ///
+    /// # Cost
+    ///
+    /// As for a request, with `change` in place of the limiter.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Concurrency, KeyedArray, Limiter, Penalty, Timestamp};
+    /// let pause = Penalty::builder(Duration::from_secs(60)).started_by_hand().build()?;
+    /// let hosts = KeyedArray::for_keys(|| pause.around(Concurrency::new(2)), 1_000);
+    ///
+    /// // A reply of one host: do not call before 30 s have passed.
+    /// let now = Timestamp::from_secs(10);
+    /// let until = Timestamp::from_secs(40);
+    /// let paused = hosts.change_key_at(now, "a.example", |host| host.penalize_at(now, until));
+    /// assert_eq!(paused, Ok(until));
+    /// assert_eq!(hosts.key("a.example").available_at(now), 0);
+    /// assert_eq!(hosts.key("b.example").available_at(now), 2);
+    /// assert_eq!(hosts.key("a.example").available_at(until), 2);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn change_key_at<K: Hash + ?Sized, T>(
+        &self,
+        now: Timestamp,
+        key: &K,
+        change: impl FnOnce(&L) -> T,
+    ) -> Result<T, Denied> {
+        let address = self.key(key).address();
+        self.work(&address, now, 1, || None, |limiter| Ok(change(limiter)))
+    }
+
     /// Counts the slots. Reads them one after another, so the counts are exact only if no slot
     /// changes in the meantime.
     ///
@@ -573,36 +617,51 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
     }
 
     fn take(&self, address: &Address, now: Timestamp, n: u32) -> Result<Receipt, Denied> {
-        self.work(address, now, n, Receipt::NONE, |limiter| {
-            limiter.take_at(now, n)
-        })
+        let looked = || self.look_at_fresh(address, now, n, Receipt::NONE);
+        self.work(address, now, n, looked, |limiter| limiter.take_at(now, n))
     }
 
-    /// Takes from the limiter of a key, or from one that this call claims. `looked` is the result
-    /// of a probe that would have to claim one.
+    /// Answers for a key without a slot: `None` if a request for `n` permits needs one. `looked` is
+    /// the answer of a probe that is granted.
+    #[inline(always)]
+    fn look_at_fresh<T>(
+        &self,
+        address: &Address,
+        now: Timestamp,
+        n: u32,
+        looked: T,
+    ) -> Option<Result<T, Denied>> {
+        match self.fresh.peek_at(now, n) {
+            Err(denied) => Some(Err(denied)),
+            Ok(()) if n > 0 => None,
+            Ok(()) => Some(self.has_room(address, now, n).map(|()| looked)),
+        }
+    }
+
+    /// Works on the limiter of a key, or on one that this call claims, unless `unclaimed` answers
+    /// for a key without a slot.
     #[inline(always)]
     fn work<T>(
         &self,
         address: &Address,
         now: Timestamp,
         n: u32,
-        looked: T,
-        take: impl FnOnce(&L) -> Result<T, Denied>,
+        unclaimed: impl Fn() -> Option<Result<T, Denied>>,
+        work: impl FnOnce(&L) -> Result<T, Denied>,
     ) -> Result<T, Denied> {
         for _ in 0..ATTEMPTS {
             match address.find(self.table.lines(), Width::WITHOUT_CLOCK) {
                 Found::Held(entry, held) => {
                     match (self.enter(entry, held, Some(now)), self.limiter(entry.at)) {
-                        (Entered::As(_user), Some(limiter)) => return take(limiter),
+                        (Entered::As(_user), Some(limiter)) => return work(limiter),
                         (Entered::Gone, _) => {}
                         _ => break,
                     }
                 }
                 Found::Claimed => core::hint::spin_loop(),
                 Found::Nothing => {
-                    self.fresh.peek_at(now, n)?;
-                    if n == 0 {
-                        return self.has_room(address, now, n).map(|()| looked);
+                    if let Some(answer) = unclaimed() {
+                        return answer;
                     }
                     let is_free = |at, held| self.is_free(at, held, now);
                     let width = Width::WITHOUT_CLOCK;
@@ -614,7 +673,7 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher> KeyedArray<L, 
                         let _its_own = claimed.hold(noted(before, self.time(now)) + 1);
                         // Every slot that is claimed has a limiter.
                         return match self.limiter(out.0.at) {
-                            Some(limiter) => take(limiter),
+                            Some(limiter) => work(limiter),
                             None => Err(Denied::Crowded { now, permits: n }),
                         };
                     }
@@ -724,9 +783,9 @@ impl<L: Limiter, A: AsRef<[L]>, M: AsRef<[Line]>, S: BuildHasher>
     }
 
     fn pass_on(&self, now: Timestamp, ask: Ask<'_>) -> Answer {
-        let (n, looked) = (ask.permits(), Answer::Granted(Receipt::NONE));
-        let take = |limiter: &L| Ok(ask.put_to(limiter));
-        let answer = self.table.work(self.address, now, n, looked, take);
+        let (table, address, n) = (self.table, self.address, ask.permits());
+        let looked = || table.look_at_fresh(address, now, n, Answer::Granted(Receipt::NONE));
+        let answer = table.work(address, now, n, looked, |limiter| Ok(ask.put_to(limiter)));
         answer.unwrap_or_else(Answer::Denied)
     }
 

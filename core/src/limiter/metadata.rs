@@ -71,6 +71,19 @@ pub const REASON_PHRASE: Name<&'static str> = Name::new("REASON_PHRASE");
 /// assert_eq!((used.permits, used.capacity), (1, 1));
 /// ```
 pub const USED_SHARE: Name<Used> = Name::new("USED_SHARE");
+/// Until when a penalty is in force. Offered by a [`Penalty`](crate::Penalty) that is in force, and
+/// so by a composition that contains one: by its first, if there are several.
+///
+/// ```
+/// # use core::time::Duration;
+/// # use portcullis_core::{Concurrency, Penalty, Timestamp, metadata};
+/// let limit = Penalty::new(Concurrency::new(1), Duration::from_secs(60));
+/// let (now, until) = (Timestamp::from_secs(1), Timestamp::from_secs(9));
+/// assert_eq!(metadata::PENALIZED_UNTIL.of_granted(&limit, now), None);
+/// limit.penalize_at(now, until);
+/// assert_eq!(metadata::PENALIZED_UNTIL.of_granted(&limit, now), Some(until));
+/// ```
+pub const PENALIZED_UNTIL: Name<Timestamp> = Name::new("PENALIZED_UNTIL");
 
 /// The permits of a limiter that are in use, and its capacity.
 ///

@@ -6,10 +6,12 @@
 //!    off    | on: written once           | off           | off, and the word may be cleared
 //! ```
 //!
-//! Invariant: `until` is 0, which is never on, or at least `span` ticks after the instant that
-//! started it. There are three transitions, each one compare-exchange:
+//! Invariant: `until` is 0, which is never on, or at most `reach` ticks (the span and two) after
+//! the instant of the call that wrote it. A start writes an end at least `span` ticks after its
+//! instant. There are four transitions, each one compare-exchange:
 //!
 //! - *start*, only while the state is off: moves `until` forward;
+//! - *extend*, by hand: moves `until` forward as seen from `now`, or leaves it;
 //! - *clear*, only when the state has been off for at least one staleness, so that a stale
 //!   timestamp at which it was on does not find it off;
 //! - *end*, at any time.
@@ -170,12 +172,7 @@ impl<W: Word> Hold<W> {
         let Some(ahead) = self.ahead(until, now) else {
             return inner;
         };
-        match self
-            .ticks
-            .index(now)
-            .checked_add(ahead)
-            .and_then(|end| self.ticks.start(end))
-        {
+        match self.end(now, ahead) {
             Some(end) => inner.longer(Retry::At(end), now),
             None => Retry::Never,
         }
@@ -196,6 +193,42 @@ impl<W: Word> Hold<W> {
                 Err(newer) => until = newer,
             }
         }
+    }
+
+    /// Moves the end of the hold forward to `end`, at most the wait after `now`. An end that is
+    /// later stays. Returns the end as it then is; `now` or earlier if the hold is off.
+    pub(crate) fn extend(&self, word: &AtomicWord<W>, now: Timestamp, end: Timestamp) -> Timestamp {
+        let (from, to) = (self.ticks.split(now), self.ticks.split(end));
+        let up = |(tick, into): (u64, u64)| tick.saturating_add(u64::from(into != 0));
+        // As long as a start at `now`, at most.
+        let most = u64::from(from.1 != 0) + self.span.into();
+        let ahead = up(to).saturating_sub(from.0).min(most);
+        let mut until = word.load(Relaxed);
+        loop {
+            let present = self.ahead(until, now).unwrap_or(0);
+            if present >= ahead {
+                return self.until(until, now);
+            }
+            let new = from.0.wrapping_add(ahead) & W::MASK;
+            let new = if new == NEVER { new + 1 } else { new };
+            match word.compare_exchange_weak(until, new, Relaxed, Relaxed) {
+                Ok(_) => until = new,
+                Err(newer) => until = newer,
+            }
+        }
+    }
+
+    /// Returns the end of the hold; `now` or earlier if it is off.
+    pub(crate) fn until(&self, until: u64, now: Timestamp) -> Timestamp {
+        let ahead = self.ahead(until, now).unwrap_or(0);
+        self.end(now, ahead).unwrap_or(Timestamp::MAX)
+    }
+
+    /// Returns the instant that is `ahead` ticks after the tick of `now`; `None` if timestamps do
+    /// not reach it.
+    fn end(&self, now: Timestamp, ahead: u64) -> Option<Timestamp> {
+        let end = self.ticks.index(now).checked_add(ahead)?;
+        self.ticks.start(end)
     }
 
     /// Clears `word`, from which `until` was read, if the hold ended at least one staleness before

@@ -8,6 +8,9 @@
 //!                                       written once, by the denial  |
 //! ```
 //!
+//! A penalty by hand writes the same word, and only moves it forward. So penalties of both kinds
+//! end at the later of their ends.
+//!
 //! A request reads `until` first, and takes from the limiter only if the penalty is over. So the
 //! limiter's own bound holds under every race.
 
@@ -43,6 +46,10 @@ use crate::word::{AtomicWord, NativeWord, Word, settings};
 /// [threshold](PenaltyBuilder::after), several denials start it. The denial that starts the penalty
 /// is returned unchanged. A probe (`n = 0`) and a [`peek_at`](Limiter::peek_at) never start a
 /// penalty.
+///
+/// A program can also start one [by hand](Self::penalize_at), for example until the end of a
+/// `Retry-After`. If [only it does](PenaltyBuilder::started_by_hand), this wrapper is a pause: it
+/// stops a limiter, or the queue of one, until an instant.
 ///
 /// In an [`AllOf`](crate::AllOf), only a denial by the inner limiter starts a penalty. A denial by
 /// another part, which rolls the grant back, does not. A denial by the inner limiter counts in two
@@ -114,7 +121,7 @@ pub struct Penalty<L, W: Word = NativeWord> {
     /// Not used without a threshold.
     denials: AtomicWord<W>,
     hold: Hold<W>,
-    spared: Option<Spared<W>>,
+    spared: Spared<W>,
     limiter: L,
 }
 
@@ -132,11 +139,8 @@ impl Penalty<Unlimited> {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn builder(wait: Duration) -> PenaltyBuilder {
-        Builder::new(PenaltyTerms {
-            wait,
-            denials: 1,
-            within: Duration::from_nanos(1),
-        })
+        let starts = Starts::Denial;
+        Builder::new(PenaltyTerms { wait, starts })
     }
 }
 
@@ -188,6 +192,45 @@ impl<L, W: Word> Penalty<L, W> {
         Hold::stop(&self.until);
     }
 
+    /// Starts a penalty at `now` that lasts until `until`, or makes the present one last until
+    /// then: a pause, by hand. It ends at most the [wait](Self::wait) after `now`. A penalty that
+    /// lasts longer stays as it is, so the order of such calls does not matter.
+    ///
+    /// Returns until when requests are denied: at least until the earlier of `until` and the end of
+    /// the wait, both rounded up to whole [ticks](Self::timing). If no penalty is in force and
+    /// `until` has passed, changes nothing, and returns `now` or an earlier instant.
+    ///
+    /// For a queue, call it in `change`: the requests that wait go on waiting, and those whose
+    /// deadline comes first end at once. For one key of a table, call it in
+    /// [`KeyedArray::change_key_at`](crate::KeyedArray::change_key_at).
+    ///
+    /// # Cost
+    ///
+    /// A load, and a compare-exchange if the end moves. Lock-free.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Concurrency, Limiter, Penalty, Timestamp};
+    /// // No `Retry-After` is believed that is longer than an hour.
+    /// let calls = Penalty::builder(Duration::from_secs(3_600))
+    ///     .started_by_hand()
+    ///     .build()?
+    ///     .around(Concurrency::new(4));
+    ///
+    /// // A reply at 10 s: 429 with `Retry-After: 30`. One that was slower: `Retry-After: 5`.
+    /// let now = Timestamp::from_secs(10);
+    /// let until = now.saturating_add(Duration::from_secs(30));
+    /// assert_eq!(calls.penalize_at(now, until), until);
+    /// assert_eq!(calls.penalize_at(now, now.saturating_add(Duration::from_secs(5))), until);
+    ///
+    /// assert_eq!(calls.available_at(Timestamp::from_secs(39)), 0);
+    /// assert_eq!(calls.available_at(Timestamp::from_secs(40)), 4);
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub fn penalize_at(&self, now: Timestamp, until: Timestamp) -> Timestamp {
+        self.hold.extend(&self.until, now, until)
+    }
+
     /// Returns whether a penalty is in force at `now`.
     ///
     /// ```
@@ -218,6 +261,7 @@ impl<L, W: Word> Penalty<L, W> {
     }
 
     /// Returns the number of denials that start a penalty: see [`after`](PenaltyBuilder::after).
+    /// `u64::MAX` if [none does](PenaltyBuilder::started_by_hand).
     ///
     /// ```
     /// # use core::time::Duration;
@@ -225,13 +269,16 @@ impl<L, W: Word> Penalty<L, W> {
     /// assert_eq!(Penalty::new(Unlimited, Duration::from_secs(5)).threshold(), 1);
     /// ```
     pub fn threshold(&self) -> u64 {
-        self.spared
-            .map_or(1, |spared| spared.started.layout.limit().saturating_add(1))
+        match self.spared {
+            Spared::None => 1,
+            Spared::Counted(counted) => counted.started.layout.limit().saturating_add(1),
+            Spared::All => u64::MAX,
+        }
     }
 
     /// Returns the length of the window in which the denials of the
     /// [threshold](Self::threshold) are counted, rounded up to whole ticks of its own. `None` if
-    /// the first denial starts a penalty.
+    /// the first denial starts a penalty, or none does.
     ///
     /// ```
     /// # use core::time::Duration;
@@ -245,10 +292,13 @@ impl<L, W: Word> Penalty<L, W> {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub fn within(&self) -> Option<Duration> {
-        self.spared.map(|Spared { started, within }| {
-            let ticks = started.layout.positions(within.into());
-            saturating_duration(u128::from(ticks) * u128::from(started.grid.step()))
-        })
+        let Spared::Counted(Counted { started, within }) = self.spared else {
+            return None;
+        };
+        let ticks = started.layout.positions(within.into());
+        Some(saturating_duration(
+            u128::from(ticks) * u128::from(started.grid.step()),
+        ))
     }
 
     /// Returns how the penalty counts its wait: see [`Timing`].
@@ -339,10 +389,12 @@ impl<L: Limiter, W: Word> Penalty<L, W> {
         if matches!(denied, Denied::ExceedsCapacity { .. }) {
             return;
         }
-        if self
-            .spared
-            .is_none_or(|spared| !spared.count(&self.denials, now))
-        {
+        let is_spared = match self.spared {
+            Spared::None => false,
+            Spared::Counted(counted) => counted.count(&self.denials, now),
+            Spared::All => true,
+        };
+        if !is_spared {
             self.hold.start(&self.until, now);
         }
     }
@@ -423,20 +475,20 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
             read.offer(metadata::RETRY_AFTER, || self.retry(denied));
             read.offer(metadata::REASON_PHRASE, || denied.reason());
         }
+        let until = self.until.load(Relaxed);
+        let is_on = self.hold.is_on(until, now);
+        if is_on {
+            read.offer(metadata::PENALIZED_UNTIL, || self.hold.until(until, now));
+        }
         let inner = self.limiter.read(read.by_ref());
         // A penalty uses no permits.
         read.offer(metadata::USED_SHARE, || Used::from(inner));
         let idle = match &self.spared {
-            Some(spared) => spared.idle(self.denials.load(Relaxed), now, inner.idle),
-            None => inner.idle,
+            Spared::Counted(counted) => counted.idle(self.denials.load(Relaxed), now, inner.idle),
+            Spared::None | Spared::All => inner.idle,
         };
-        let until = self.until.load(Relaxed);
         Reading {
-            available: if self.hold.is_on(until, now) {
-                0
-            } else {
-                inner.available
-            },
+            available: if is_on { 0 } else { inner.available },
             idle: self.hold.idle(until, now, idle),
             ..inner
         }
@@ -498,15 +550,23 @@ impl<L: Limiter, W: Word> Limiter for Penalty<L, W> {
     }
 }
 
+/// The denials that do not start a penalty.
+#[derive(Clone, Copy, Debug)]
+enum Spared<W: Word> {
+    None,
+    Counted(Counted<W>),
+    All,
+}
+
 /// The number of denials in a window that do not start a penalty.
 #[derive(Clone, Copy, Debug)]
-struct Spared<W: Word> {
+struct Counted<W: Word> {
     started: Started<W>,
     /// The length of the window, as a stamp.
     within: W,
 }
 
-impl<W: Word> Spared<W> {
+impl<W: Word> Counted<W> {
     /// Whether a limiter is idle at `now` whose inner limiter answers `inner`: not while denials
     /// count, and not since before they stopped counting.
     fn idle(&self, state: u64, now: Timestamp, inner: Idle) -> Idle {
@@ -568,8 +628,18 @@ pub type PenaltyBuilder = Builder<PenaltySettings>;
 #[derive(Clone, Copy, Debug)]
 pub struct PenaltyTerms {
     wait: Duration,
-    denials: u64,
-    within: Duration,
+    starts: Starts,
+}
+
+/// What starts a penalty.
+#[derive(Clone, Copy, Debug)]
+enum Starts {
+    /// Each denial.
+    Denial,
+    /// As many denials, in a window of this length.
+    Denials(u64, Duration),
+    /// Only [`Penalty::penalize_at`].
+    Hand,
 }
 
 impl Sealed for PenaltySettings {
@@ -604,7 +674,27 @@ impl Builder<PenaltySettings> {
     /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub const fn after(mut self, denials: u64, within: Duration) -> Self {
-        (self.settings.denials, self.settings.within) = (denials, within);
+        self.settings.starts = match denials {
+            1 => Starts::Denial,
+            _ => Starts::Denials(denials, within),
+        };
+        self
+    }
+
+    /// Makes denials start no penalty: only [`penalize_at`](Penalty::penalize_at) does.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use portcullis_core::{Concurrency, Penalty, Timestamp};
+    /// let pause = Penalty::builder(Duration::from_secs(60)).started_by_hand().build()?;
+    /// let limit = pause.around(Concurrency::new(1));
+    /// let held = limit.try_acquire_at(Timestamp::ZERO, 1).unwrap();
+    /// assert!(limit.try_acquire_at(Timestamp::ZERO, 1).is_err());
+    /// assert!(!limit.is_on_at(Timestamp::ZERO));
+    /// # Ok::<(), portcullis_core::SettingsError>(())
+    /// ```
+    pub const fn started_by_hand(mut self) -> Self {
+        self.settings.starts = Starts::Hand;
         self
     }
 
@@ -654,28 +744,32 @@ impl Builder<PenaltySettings> {
                 Ok(hold) => hold,
                 Err(error) => return Err(error),
             };
-            match self.spared() {
-                Ok(Some(spared)) => {
-                    let denials = spared.started.nothing_since(self.timing.origin);
-                    Ok(PenaltySettings { hold, spared: Some(spared), denials })
-                }
-                Ok(None) => Ok(PenaltySettings { hold, spared: None, denials: 0 }),
-                Err(error) => Err(error),
-            }
+            let (spared, denials) = match self.settings.starts {
+                Starts::Denial => (Spared::None, 0),
+                Starts::Denials(denials, within) => match self.counted(denials, within) {
+                    Ok(counted) => {
+                        let none = counted.started.nothing_since(self.timing.origin);
+                        (Spared::Counted(counted), none)
+                    }
+                    Err(error) => return Err(error),
+                },
+                Starts::Hand => (Spared::All, 0),
+            };
+            Ok(PenaltySettings { hold, spared, denials })
         }
     }
 
-    const fn spared<W: Word>(self) -> Result<Option<Spared<W>>, SettingsError> {
-        match self.settings.denials {
-            0 => {
-                return Err(SettingsError::Zero {
-                    setting: Setting::Threshold,
-                });
-            }
-            1 => return Ok(None),
-            _ => {}
+    const fn counted<W: Word>(
+        self,
+        denials: u64,
+        within: Duration,
+    ) -> Result<Counted<W>, SettingsError> {
+        if denials == 0 {
+            return Err(SettingsError::Zero {
+                setting: Setting::Threshold,
+            });
         }
-        let within = match settings::nanos(self.settings.within, Setting::Within) {
+        let within = match settings::nanos(within, Setting::Within) {
             Ok(nanos) => nanos,
             Err(error) => return Err(error),
         };
@@ -688,17 +782,17 @@ impl Builder<PenaltySettings> {
             Err(error) => return Err(error),
         };
         match Started::new(
-            self.settings.denials - 1,
+            denials - 1,
             within,
             within,
             tick,
             staleness,
             self.timing.origin,
         ) {
-            Ok(started) => Ok(Some(Spared {
+            Ok(started) => Ok(Counted {
                 started,
                 within: started.span(within),
-            })),
+            }),
             Err(SettingsError::TooLarge {
                 setting: Setting::Limit,
                 max,
@@ -727,7 +821,7 @@ impl Builder<PenaltySettings> {
 #[must_use = "settings do nothing until they are put around a limiter"]
 pub struct PenaltySettings<W: Word = NativeWord> {
     hold: Hold<W>,
-    spared: Option<Spared<W>>,
+    spared: Spared<W>,
     /// The word of a limiter that has denied nothing yet.
     denials: u64,
 }
