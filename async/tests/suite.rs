@@ -94,6 +94,9 @@ mod oversized;
 #[path = "owned.rs"]
 mod owned;
 
+#[path = "pause.rs"]
+mod pause;
+
 #[path = "queue.rs"]
 mod queue;
 

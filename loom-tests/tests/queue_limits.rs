@@ -6,18 +6,19 @@ use core::future::Future;
 use core::panic::AssertUnwindSafe;
 use core::pin::pin;
 use core::task::{Context, Waker};
+use core::time::Duration;
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::task::Wake;
 
 use loom::sync::Arc as Shared;
-use portcullis_async::{Drained, Queue, RawLock, Rejected};
+use portcullis_async::{Drained, Order, Queue, RawLock, Rejected};
 use portcullis_core::queue::QueueLimiter;
 use portcullis_core::state::Word;
-use portcullis_core::{Concurrency, Lease, Timeless};
+use portcullis_core::{Concurrency, Lease, Penalty, Timeless};
 use portcullis_loom::queue::{
     Drain, Lock, Panics, Queued, Task, Unwatched, Woken, around, beside, beside_of, ends_well,
-    hold, queue,
+    hold, queue, timed,
 };
 use portcullis_loom::{Witness, at, explore, explore_within, join, on_both_widths, turn};
 
@@ -73,6 +74,35 @@ fn a_request_queued_during_a_limit_change_is_found_by_the_waiter_bit<W: Word>() 
         drop(held);
         assert!(wait.is_served(), "waits although its permits are free");
         ends_well(&queue, 1, [&mut wait]);
+    });
+}
+
+#[test]
+fn a_pause_during_a_release_ends_the_wait_or_comes_after_its_grant() {
+    explore(|| {
+        let pause = Penalty::builder(Duration::from_secs(60)).started_by_hand();
+        let limit = pause.build().unwrap().around(Concurrency::new(1));
+        let queue = timed(limit, Order::OldestFirst);
+        let held = hold(&queue, 1);
+        let mut hurried = Task::polled_until(&queue, 1, 3);
+        let mut patient = Task::polled(&queue, 1);
+        let release = beside(move || drop(held));
+        let until = queue.change(|limit| limit.penalize_at(at(0), at(9)));
+        join(release);
+        assert_eq!(until, at(9));
+        // Nothing waits for the deadline: it comes before the end of the pause.
+        assert!(hurried.is_served());
+        match hurried.rejected() {
+            None => assert_eq!(hurried.permits(), 1),
+            Some(rejected) => assert!(matches!(rejected, Rejected::Deadline { .. })),
+        }
+        assert!(!patient.is_served());
+        hurried.leave();
+        queue.clock().advance_to(9);
+        queue.advance();
+        assert!(patient.is_served() && patient.permits() == 1);
+        patient.leave();
+        assert_eq!(queue.change(|limit| limit.limiter().in_use()), 0);
     });
 }
 

@@ -270,8 +270,13 @@ impl<T: QueueKeys, C: QueueClock, R: RawLock, H: Hook> KeyedQueue<T, C, R, H> {
         try_acquire(self.key(key), n)
     }
 
-    /// Changes the limits by their own methods, and then grants what has become available; see
+    /// Changes the limits by their own methods, and then grants what has become available, and ends
+    /// the requests whose deadlines can no longer be met; see
     /// [`Queue::change`](crate::Queue#method.change).
+    ///
+    /// For a pause of one key, the table is a [`KeyedArray`](portcullis_core::KeyedArray) of a
+    /// [`Penalty`](portcullis_core::Penalty), and `change` calls `change_key_at`. For a pause of
+    /// all keys, the total is a `Penalty`.
     ///
     /// ```
     /// # use portcullis_async::KeyedQueue;

@@ -459,12 +459,55 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     /// what has become available. `change` must not take permits, because that would bypass the
     /// queue.
     ///
+    /// A waiting request whose permits now come after its deadline ends at once, with
+    /// [`Rejected::Deadline`](crate::Rejected::Deadline) or, if the deadline is the bound of the
+    /// queue's shedding, with `Rejected::Shed`. Whether they do is asked of the limiter, for each
+    /// such request by itself. So a request that may be in time, if those before it leave, goes on
+    /// waiting.
+    ///
+    /// # Cost
+    ///
+    /// A look at the limiter for each waiting request with a deadline, with the queue locked.
+    ///
     /// ```
     /// # use portcullis_async::Queue;
     /// # use portcullis_core::{Concurrency, ManualClock};
     /// let queue = Queue::new(Concurrency::new(2), ManualClock::new(), 9);
     /// assert_eq!(queue.change(|limit| limit.set_limit(5)), Ok(2));
     /// assert_eq!(queue.change(|limit| limit.limit()), 5);
+    /// ```
+    ///
+    /// A pause, for example until the end of a `Retry-After`:
+    ///
+    /// ```
+    /// # use core::pin::pin;
+    /// # use core::task::{Context, Poll, Waker};
+    /// # use core::time::Duration;
+    /// use portcullis_async::{Queue, Rejected};
+    /// use portcullis_core::{Clock, Concurrency, ManualClock, Penalty};
+    ///
+    /// // The longest pause is an hour.
+    /// let pause = Penalty::builder(Duration::from_secs(3_600)).started_by_hand().build()?;
+    /// let calls = Queue::new(pause.around(Concurrency::new(1)), ManualClock::new(), 9);
+    /// let call = calls.try_acquire(1).unwrap();
+    /// let mut hurried = pin!(calls.acquire(1).within(Duration::from_secs(10)));
+    /// # let mut context = Context::from_waker(Waker::noop());
+    /// assert!(hurried.as_mut().poll(&mut context).is_pending());
+    ///
+    /// // The reply to the call: no further one before 30 s have passed.
+    /// let now = calls.clock().now();
+    /// let until = now.saturating_add(Duration::from_secs(30));
+    /// calls.change(|limit| limit.penalize_at(now, until));
+    /// drop(call);
+    ///
+    /// let Poll::Ready(Err(rejected)) = hurried.poll(&mut context) else { panic!() };
+    /// assert!(matches!(rejected, Rejected::Deadline { .. }));
+    /// let mut patient = pin!(calls.acquire(1));
+    /// assert!(patient.as_mut().poll(&mut context).is_pending());
+    /// calls.clock().set(until);
+    /// calls.advance();
+    /// assert!(patient.poll(&mut context).is_ready());
+    /// # Ok::<(), portcullis_core::SettingsError>(())
     /// ```
     pub fn change<T>(&self, change: impl FnOnce(&L) -> T) -> T {
         self.wait_queue.change(|source| change(&source.0))

@@ -163,6 +163,8 @@ pub(crate) struct Locked<K: ListKey> {
     waker: Option<Waker>,
     /// Whether the waiter's future can drive the queue.
     can_drive: bool,
+    /// Whether the permits come after the deadline, by a change of the limiter.
+    pub(crate) is_hopeless: bool,
     /// Whether the deadline is the bound of the queue's shedding, and not that of the request.
     sheds: Stored<bool>,
     /// Since when the list has had waiters. Set only by a queue that asks: see `shedding.rs`.
@@ -288,6 +290,7 @@ impl<K: ListKey> Waiter<K> {
                 round: K::Turn::<Self>::EMPTY,
                 waker: Some(waker),
                 can_drive,
+                is_hopeless: false,
                 sheds: Stored::new(false),
                 list_since: Stored::new(Timestamp::ZERO),
                 since: Timestamp::ZERO,

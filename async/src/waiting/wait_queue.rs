@@ -50,6 +50,7 @@ mod admit;
 pub(crate) mod ask;
 pub(crate) mod counts;
 pub(crate) mod driver;
+mod judge_again;
 mod serve;
 mod taken;
 mod total;
@@ -343,8 +344,12 @@ impl<S: LimiterSource> Lists<S> {
         // fields belong to the lock, which `self` proves to be held. A waiter's timer is unset
         // before it leaves its list, so the heap holds only valid nodes.
         unsafe {
-            let (_, Request { deadline, .. }) = Waiter::asks(waiter);
-            let next_try = self.waits.get(waiter).next_try();
+            let (_, Request { mut deadline, .. }) = Waiter::asks(waiter);
+            let locked = self.waits.get(waiter);
+            let next_try = locked.next_try();
+            if locked.is_hopeless {
+                deadline = deadline.min(self.now);
+            }
             let asked = next_try.filter(|try_| try_.at <= deadline && try_.at < Timestamp::MAX);
             let due = asked.map_or(deadline, |try_| try_.at.saturating_add(delay).min(deadline));
             let what = match (asked, next_try) {
@@ -624,7 +629,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         outcome
     }
 
-    /// Changes limiters, and then serves all wait lists.
+    /// Changes limiters, and then serves all wait lists, and ends the requests whose deadlines can
+    /// no longer be met.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&Q::Source) -> T) -> T {
         let shards = usize::MAX >> (usize::BITS as usize - Self::SHARDS);
         let panicking = self.grant_on_unwind(shards | Self::ROUND_BIT);
@@ -633,6 +639,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         self.with(|lists, batch| {
             self.pending.add(lists.occupied & !DRAINED);
             self.grant_due(lists, batch, None);
+            self.end_hopeless(lists, batch);
         });
         outcome
     }

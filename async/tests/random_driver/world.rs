@@ -178,6 +178,8 @@ struct Wait<L> {
     newest: u64,
     granted_in_time: bool,
     granted_late: bool,
+    /// Whether, after a change, its permits would come after its end. Then it may end early.
+    is_hopeless: bool,
     /// If it was the only grant in its step: the number of takes before it, and its time.
     sole: Option<(u64, u64)>,
 }
@@ -855,6 +857,7 @@ impl<S: Subject> World<S> {
             newest: 0,
             granted_in_time: false,
             granted_late: false,
+            is_hopeless: false,
             sole: None,
         };
         self.waits.borrow_mut().push(wait);
@@ -1317,7 +1320,8 @@ impl<S: Subject> World<S> {
                     self.saw(|seen| seen.shed += 1);
                 }
                 let (earliest, _) = wait.ends();
-                if !wait.can_end(outcome) || phase == Phase::Settled && earliest > wait.newest {
+                let is_early = phase == Phase::Settled && earliest > wait.newest;
+                if !wait.can_end(outcome) || is_early && !wait.is_hopeless {
                     fail(format!(
                         "wait {id} is {outcome:?} at {}, with {:?} and {:?}",
                         wait.newest, wait.until, wait.bound
@@ -1593,6 +1597,11 @@ impl<S: Subject> World<S> {
             self.ever_changed.set(true);
             self.changed_in.set(self.step.get());
             _ = call(|| self.subject.change());
+            let now = self.time();
+            for wait in self.waits.borrow_mut().iter_mut() {
+                let free = chance::paused(|| self.subject.free_at(wait.key, now, wait.min));
+                wait.is_hopeless |= free.is_some_and(|free| free > wait.ends().0);
+            }
             self.came(left);
         }
     }

@@ -12,10 +12,11 @@ use portcullis_async::{
     Acquire, KeyedQueue, Next, Order, Queue, QueueCounts, QueueKey, Rejected, Shedding,
 };
 use portcullis_core::keyed::{ConcurrencyRules, Line as Slots, RandomSeed};
+use portcullis_core::metadata::PENALIZED_UNTIL;
 use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{
-    Concurrency, Denied, FixedWindow, Keyed, Lease, Limiter, ManualClock, Rate, Retry, Timestamp,
-    TokenBucket,
+    Concurrency, Denied, FixedWindow, Keyed, Lease, Limiter, ManualClock, Penalty, Rate, Retry,
+    Timestamp, TokenBucket,
 };
 
 use super::support::Task;
@@ -85,7 +86,8 @@ impl<L: Adjusts> Subject for Arc<Queue<L, ManualClock>> {
     }
 
     fn set_limit(&self, limit: u32) {
-        self.change(|limiter| limiter.adjust(limit));
+        let now = portcullis_core::Clock::now((**self).clock());
+        self.change(|limiter| limiter.adjust(now, limit));
     }
 
     fn close(&self) {
@@ -136,16 +138,26 @@ trait Adjusts: QueueLimiter + Send + Sync + 'static {
     /// Whether permits return by time.
     const BY_TIME: bool;
 
-    fn adjust(&self, limit: u32) {
-        _ = limit;
+    fn adjust(&self, now: Timestamp, limit: u32) {
+        _ = (now, limit);
     }
 }
 
 impl Adjusts for Concurrency {
     const BY_TIME: bool = false;
 
-    fn adjust(&self, limit: u32) {
+    fn adjust(&self, _: Timestamp, limit: u32) {
         self.set_limit(limit).unwrap();
+    }
+}
+
+/// A pause instead of another limit.
+impl Adjusts for Penalty<Concurrency> {
+    const BY_TIME: bool = false;
+
+    fn adjust(&self, now: Timestamp, limit: u32) {
+        let wait = Duration::from_millis(5) * limit;
+        self.penalize_at(now, now.saturating_add(wait));
     }
 }
 
@@ -222,6 +234,8 @@ struct Model<L> {
     lines: Vec<Line<L>>,
     counts: QueueCounts,
     is_closed: bool,
+    /// The number of requests that a change has ended before their deadlines.
+    hopeless: u64,
     /// The requests that have ended in this step.
     ended: Vec<(usize, Waiter, End)>,
 }
@@ -346,6 +360,23 @@ impl<L: Adjusts> Model<L> {
         }
     }
 
+    /// Ends the waits that would be too late by themselves.
+    fn end_hopeless(&mut self, now: u64) {
+        let at = Timestamp::from_nanos(now);
+        for Line { limiter, waits, .. } in &mut self.lines {
+            for wait in waits {
+                let Err(denied) = limiter.peek_at(at, wait.min) else {
+                    continue;
+                };
+                if is_late(limiter, limiter.retry(denied), wait.deadline) {
+                    wait.deadline = now;
+                    self.hopeless += 1;
+                }
+            }
+        }
+        self.instant(now);
+    }
+
     /// Predicts what becomes of a new request.
     fn enter(
         &mut self,
@@ -380,12 +411,8 @@ impl<L: Adjusts> Model<L> {
         });
         let (deadline, sheds) = (bound.min(own), bound < own);
         let retry = self.retry(key, now, min);
-        let is_late = match retry {
-            Retry::At(at) => at.as_nanos() > deadline,
-            Retry::Never => true,
-            _ => false,
-        };
-        if deadline < u64::MAX && (is_late || deadline <= now) {
+        let is_late = is_late(&self.lines[key].limiter, retry, deadline);
+        if is_late || deadline <= now {
             return Err(if sheds {
                 self.counts.shed += 1;
                 Rejected::Shed { permits, retry }
@@ -446,6 +473,17 @@ impl<L: Adjusts> Model<L> {
     }
 }
 
+/// Whether the permits come after the deadline.
+fn is_late<L: Limiter>(limiter: &L, retry: Retry, deadline: u64) -> bool {
+    let at = Timestamp::from_nanos(deadline);
+    at < Timestamp::MAX
+        && match retry {
+            Retry::At(free) => free > at,
+            Retry::Never => true,
+            _ => PENALIZED_UNTIL.of_granted(limiter, at).is_some(),
+        }
+}
+
 /// The instant of an answer, if it has one.
 fn instant(retry: Retry) -> u64 {
     match retry {
@@ -469,6 +507,7 @@ struct Run<S, L> {
 struct Seen {
     granted: u64,
     shed_at_once: u64,
+    hopeless: u64,
     counts: QueueCounts,
 }
 
@@ -476,6 +515,7 @@ impl Seen {
     fn add(&mut self, other: Self) {
         self.granted += other.granted;
         self.shed_at_once += other.shed_at_once;
+        self.hopeless += other.hopeless;
         let (all, one) = (&mut self.counts, other.counts);
         all.granted += one.granted;
         all.evicted += one.evicted;
@@ -588,9 +628,11 @@ impl<S: Subject, L: Adjusts> Run<S, L> {
         let (now, limit) = (self.now(), MOST + random.permits(4));
         self.subject.set_limit(limit);
         for key in 0..self.model.lines.len() {
-            self.model.lines[key].limiter.adjust(limit);
+            let at = Timestamp::from_nanos(now);
+            self.model.lines[key].limiter.adjust(at, limit);
             self.model.serve(key, now);
         }
+        self.model.end_hopeless(now);
     }
 
     fn close(&mut self) {
@@ -675,6 +717,7 @@ impl<S: Subject, L: Adjusts> Run<S, L> {
         self.agrees();
         assert!(self.model.counts.closed >= all);
         self.seen.counts = self.model.counts;
+        self.seen.hopeless = self.model.hopeless;
         self.seen
     }
 }
@@ -711,6 +754,7 @@ fn run<S: Subject, L: Adjusts>(
             lines: (0..lines).map(line).collect(),
             counts: QueueCounts::default(),
             is_closed: false,
+            hopeless: 0,
             ended: Vec::new(),
         },
         held: Vec::new(),
@@ -777,6 +821,10 @@ fn predicts(order: Order) -> Seen {
         let window = || FixedWindow::new(limit.into(), period);
         all.add(of_one_list(window, about("window"), random));
         all.add(of_each_key(limit, about("keys"), random));
+        let pause = Penalty::builder(Duration::from_secs(60)).started_by_hand();
+        let pause = pause.build().unwrap();
+        let paused = || pause.around(Concurrency::new(limit));
+        all.add(of_one_list(paused, about("pause"), random));
     }
     println!("{order:?}: {all:?}");
     all
@@ -787,6 +835,7 @@ fn are_all_seen(seen: Seen, evicts: bool) {
     let Seen {
         granted,
         shed_at_once,
+        hopeless,
         counts,
     } = seen;
     let waited = counts.shed - shed_at_once;
@@ -794,6 +843,7 @@ fn are_all_seen(seen: Seen, evicts: bool) {
         granted,
         shed_at_once,
         waited,
+        hopeless,
         counts.granted,
         counts.late,
         counts.full,

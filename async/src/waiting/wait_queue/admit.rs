@@ -13,7 +13,7 @@ use core::time::Duration;
 
 use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 
-use super::ask::{When, earliest, exceeds};
+use super::ask::{When, earliest, exceeds, is_too_late};
 use super::taken::Taken;
 use super::{Lists, WaitQueue};
 use crate::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -205,7 +205,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let deadline = terms.deadline;
         if deadline < Timestamp::MAX {
             let retry = retry(lists);
-            if is_too_late(retry, deadline, is_oversized) || deadline <= now {
+            if deadline <= now || is_too_late(&*limiter, retry, deadline, is_oversized) {
                 return self.reject_late(lists, key, &terms, now, min, retry);
             }
         }
@@ -425,16 +425,6 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             lists.counts.permits += u64::from(min);
             self.publish_queued(lists);
         }
-    }
-}
-
-/// Returns whether a request that can be tried again at `retry` misses its deadline. A request that
-/// is larger than the capacity waits for a larger one.
-fn is_too_late(retry: Retry, deadline: Timestamp, is_oversized: bool) -> bool {
-    match retry {
-        Retry::At(at) => at > deadline,
-        Retry::Never => !is_oversized,
-        _ => false,
     }
 }
 

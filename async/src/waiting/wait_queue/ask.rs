@@ -11,6 +11,7 @@ use core::mem;
 
 use portcullis_core::composition::Receipts;
 use portcullis_core::limiter::{Answer, Ask, Back, Detail, How, NotGranted, Receipt, Tell};
+use portcullis_core::metadata::PENALIZED_UNTIL;
 use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 
 use super::taken::Taken;
@@ -239,6 +240,22 @@ pub(crate) fn earliest<L: Limiter + ?Sized>(
         }
     }
     limiter.retry(Denied::Exhausted { now, permits })
+}
+
+/// Returns whether a request that can be tried again at `retry` misses its deadline. A request that
+/// is larger than the capacity waits for a larger one.
+pub(super) fn is_too_late<L: Limiter + ?Sized>(
+    limiter: &L,
+    retry: Retry,
+    deadline: Timestamp,
+    is_oversized: bool,
+) -> bool {
+    match retry {
+        Retry::At(at) => at > deadline,
+        Retry::Never => !is_oversized,
+        // A penalty lasts until its end, whatever is released before.
+        _ => PENALIZED_UNTIL.of_granted(limiter, deadline).is_some(),
+    }
 }
 
 /// Returns the error of a request for more permits than the limiter can ever grant.

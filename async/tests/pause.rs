@@ -1,0 +1,277 @@
+//! A pause of a queue, of all keys, or of one key: requests that wait go on waiting until its end,
+//! and those whose deadlines come first end at once.
+
+mod support;
+
+use core::time::Duration;
+
+use portcullis_async::{Acquire, KeyedQueue, Queue, QueueKey, Rejected, Shedding};
+use portcullis_core::keyed::{Line, RandomSeed, WithTotal};
+use portcullis_core::queue::QueueLimiter;
+use portcullis_core::state::Carry;
+use portcullis_core::{
+    AdjustableBucket, AllOf, Clock, Concurrency, Denied, KeyedArray, Lease, ManualClock, Penalty,
+    Rate, Retry, Timestamp, TokenBucket,
+};
+use support::{SECOND, START, Task, now, permits};
+
+const fn s(seconds: u64) -> Timestamp {
+    Timestamp::from_secs(seconds)
+}
+
+fn paused<L>(limiter: L) -> Penalty<L> {
+    let pause = Penalty::builder(3_600 * SECOND).started_by_hand();
+    pause.build().unwrap().around(limiter)
+}
+
+fn pause<L: QueueLimiter>(queue: &Queue<Penalty<L>, ManualClock>, until: u64) -> Timestamp {
+    let now = queue.clock().now();
+    queue.change(|limit| limit.penalize_at(now, s(until)))
+}
+
+fn late(retry: Retry) -> Result<u32, Rejected> {
+    Err(Rejected::Deadline { permits: 1, retry })
+}
+
+#[test]
+fn permits_that_are_released_in_a_pause_are_granted_at_its_end() {
+    for released in [5, 20] {
+        let rate = TokenBucket::new(Rate::per_second(1), 10);
+        let limits = AllOf::new((rate, Concurrency::new(1)));
+        let queue = Queue::new(paused(limits), ManualClock::new(), 9);
+        let held = now(queue.acquire(1)).unwrap();
+        let [first, mut second] = [(); 2].map(|()| Task::waiting(queue.acquire(1)));
+        queue.clock().set(s(5));
+        assert_eq!(pause(&queue, 30), s(30));
+        queue.clock().set(s(released));
+        drop(held);
+        for at in [s(released), Timestamp::from_nanos(29_999_999_999)] {
+            queue.clock().set(at);
+            queue.advance();
+            assert_eq!((first.wakes(), second.is_pending()), (0, true), "at {at:?}");
+            assert!(matches!(
+                queue.try_acquire(1),
+                Err(Denied::Exhausted { .. })
+            ));
+        }
+        queue.clock().set(s(30));
+        queue.advance();
+        drop(first.outcome().unwrap());
+        drop(second.outcome().unwrap());
+    }
+}
+
+#[test]
+fn permits_are_not_handed_over_in_a_pause() {
+    let queue = Queue::new(paused(Concurrency::new(1)), ManualClock::new(), 9);
+    let held = now(queue.acquire(1)).unwrap();
+    let wait = Task::waiting(queue.acquire(1));
+    _ = pause(&queue, 30);
+    drop(held);
+    assert_eq!(wait.wakes(), 0);
+    queue.clock().set(s(30));
+    queue.advance();
+    assert!(wait.outcome().is_ok());
+}
+
+#[test]
+fn requests_whose_deadlines_come_before_the_end_of_a_pause_end_at_once() {
+    let queue = Queue::new(paused(Concurrency::new(1)), ManualClock::new(), 99);
+    let held = now(queue.acquire(1)).unwrap();
+    let until = [29, 30, 31, 10].map(s);
+    let [a, b, c, d] = until.map(|at| Task::waiting(queue.acquire(1).until(at)));
+    let e = Task::waiting(queue.acquire(1));
+    _ = pause(&queue, 30);
+    let wakes = [&a, &b, &c, &d].map(Task::wakes);
+    assert_eq!((wakes, e.wakes()), ([1, 0, 0, 1], 0));
+    let counts = queue.counts();
+    assert_eq!((counts.late, counts.waiters, counts.permits), (2, 3, 3));
+    // A permit is held, too.
+    for left in [a, d] {
+        assert_eq!(permits(left.outcome()), late(Retry::OnRelease));
+    }
+    let new = now(queue.acquire(1).until(s(29)));
+    assert_eq!(permits(new), late(Retry::OnRelease));
+    drop(held);
+    let new = now(queue.acquire(1).until(s(29)));
+    assert_eq!(permits(new), late(Retry::At(s(30))));
+    // A pardon comes too late for them, and not for the others.
+    queue.change(Penalty::pardon);
+    for granted in [b, c] {
+        assert_eq!(permits(granted.outcome()), Ok(1));
+    }
+    assert_eq!(permits(e.outcome()), Ok(1));
+}
+
+#[test]
+fn all_of_many_requests_end_in_one_call() {
+    let queue = Queue::new(paused(Concurrency::new(1)), ManualClock::new(), 9_999);
+    let _held = now(queue.acquire(1)).unwrap();
+    let waits: Vec<_> = (0..500)
+        .map(|n| Task::waiting(queue.acquire(1).until(s(20 + n % 20))))
+        .collect();
+    _ = pause(&queue, 30);
+    for (n, wait) in (0..).zip(waits) {
+        assert_eq!(wait.wakes(), usize::from(n % 20 < 10), "{n}");
+    }
+    assert_eq!(queue.counts().late, 250);
+}
+
+#[test]
+fn a_request_that_ends_makes_way_for_those_behind_it() {
+    // Two permits are free, and the head asks for three.
+    let bucket = AdjustableBucket::new(Rate::per_second(1), 3);
+    let queue = Queue::new(bucket, ManualClock::new(), 99);
+    let _ = now(queue.acquire(3)).unwrap();
+    let head = Task::waiting(queue.acquire(3).until(s(3)));
+    let [one, other] = [(); 2].map(|()| Task::waiting(queue.acquire(1).until(s(5))));
+    queue.clock().set(s(2));
+    queue.advance();
+    assert_eq!(one.wakes() + other.wakes(), 0);
+    let slow = Rate::new(1, 10 * SECOND);
+    queue
+        .change(|bucket| bucket.adjust_at(s(2), slow, 3, Carry::Keep))
+        .unwrap();
+    assert!(matches!(head.outcome(), Err(Rejected::Deadline { .. })));
+    assert!(one.outcome().is_ok() && other.outcome().is_ok());
+}
+
+#[test]
+fn a_request_that_could_be_in_time_by_itself_goes_on_waiting() {
+    // The request before it may leave.
+    let bucket = AdjustableBucket::new(Rate::per_second(1), 9);
+    let queue = Queue::new(bucket, ManualClock::new(), 99);
+    let _ = now(queue.acquire(9)).unwrap();
+    let first = Task::waiting(queue.acquire(1));
+    let second = Task::waiting(queue.acquire(1).until(s(15)));
+    let third = Task::waiting(queue.acquire(1).until(s(9)));
+    let slow = Rate::new(1, 10 * SECOND);
+    queue
+        .change(|bucket| bucket.adjust_at(START, slow, 9, Carry::Keep))
+        .unwrap();
+    assert_eq!((second.wakes(), third.wakes()), (0, 1));
+    drop(first);
+    queue.clock().set(s(10));
+    queue.advance();
+    assert!(second.outcome().is_ok());
+}
+
+#[test]
+fn a_request_that_would_be_shed_before_the_end_of_a_pause_is_shed_at_once() {
+    let shedding = Shedding::controlled_delay(SECOND, 5 * SECOND);
+    let queue = Queue::new(paused(Concurrency::new(1)), ManualClock::new(), 99);
+    let queue = queue.with_shedding(shedding);
+    let _held = now(queue.acquire(1)).unwrap();
+    let sheds = Task::waiting(queue.acquire(1));
+    _ = pause(&queue, 30);
+    assert!(matches!(sheds.outcome(), Err(Rejected::Shed { .. })));
+    assert_eq!((queue.counts().shed, queue.counts().late), (1, 0));
+}
+
+#[test]
+fn a_change_that_delays_nobody_ends_no_wait() {
+    let queue = Queue::new(paused(Concurrency::new(1)), ManualClock::new(), 99);
+    let held = now(queue.acquire(1)).unwrap();
+    let waits = [1, 2, 3].map(|at| Task::waiting(queue.acquire(1).until(s(at))));
+    queue.change(|_| ());
+    _ = pause(&queue, 1);
+    assert!(waits.iter().all(|wait| wait.wakes() == 0));
+    queue.clock().set(s(1));
+    drop(held);
+    assert_eq!(waits.map(|wait| permits(wait.outcome())), [Ok(1); 3]);
+}
+
+type Host = Penalty<AllOf<(TokenBucket, Concurrency)>>;
+type Hosts = KeyedArray<Host, Box<[Host]>, Box<[Line]>, RandomSeed>;
+type Crawler = KeyedQueue<WithTotal<Hosts, Penalty<Concurrency>>, ManualClock>;
+
+/// Of each host two per second and two at once, and three at once in total.
+fn crawler() -> Crawler {
+    let host = || {
+        let rate = TokenBucket::new(Rate::per_second(2), 1);
+        paused(AllOf::new((rate, Concurrency::new(2))))
+    };
+    let hosts = KeyedArray::for_keys(host, 100);
+    let hosts = WithTotal::new(hosts, paused(Concurrency::new(3)));
+    KeyedQueue::new(hosts, ManualClock::new(), 100).with_slack(Duration::ZERO)
+}
+
+fn pause_host(queue: &Crawler, host: &str, until: u64) {
+    let now = queue.clock().now();
+    let paused = queue.change(|hosts| {
+        hosts
+            .table()
+            .change_key_at(now, host, |host| host.penalize_at(now, s(until)))
+    });
+    assert_eq!(paused, Ok(s(until)));
+}
+
+type Page<'q> = Task<Acquire<QueueKey<&'q Crawler>>>;
+
+fn fetched(page: Page<'_>) -> Lease<QueueKey<&Crawler>> {
+    page.outcome().unwrap()
+}
+
+#[test]
+fn a_paused_key_waits_and_holds_no_place_of_the_others() {
+    let queue = crawler();
+    let [a, b] = ["a", "b"].map(|host| now(queue.acquire(host, 1)).unwrap());
+    let [of_a, of_b] = ["a", "b"].map(|host| Task::waiting(queue.acquire(host, 1)));
+    let hurried = Task::waiting(queue.acquire("a", 1).within(9 * SECOND));
+    pause_host(&queue, "a", 10);
+    assert!(matches!(hurried.outcome(), Err(Rejected::Deadline { .. })));
+    queue.clock().set(Timestamp::from_millis(500));
+    queue.advance();
+    assert_eq!((of_a.wakes(), of_b.wakes()), (0, 1));
+    let b = [b, fetched(of_b)];
+    drop(a);
+    // The places that `a` has left are used.
+    let [c, d] = ["c", "d"].map(|host| Task::new(queue.acquire(host, 1)));
+    drop(fetched(c));
+    drop(fetched(d));
+    drop(b);
+    queue.clock().set(s(10));
+    queue.advance();
+    drop(fetched(of_a));
+}
+
+#[test]
+fn a_key_that_has_sent_nothing_can_be_paused() {
+    let queue = crawler();
+    pause_host(&queue, "a", 10);
+    assert!(matches!(
+        queue.try_acquire("a", 1),
+        Err(Denied::Penalized { .. })
+    ));
+    let mut wait = Task::waiting(queue.acquire("a", 1));
+    assert!(now(queue.acquire("a", 1).until(s(9))).is_err());
+    queue.clock().set(Timestamp::from_millis(9_999));
+    queue.advance();
+    assert!(wait.is_pending());
+    queue.clock().set(s(10));
+    queue.advance();
+    drop(fetched(wait));
+}
+
+#[test]
+fn a_pause_of_the_total_is_one_of_all_keys() {
+    let queue = crawler();
+    let held = ["a", "b", "c"].map(|host| now(queue.acquire(host, 1)).unwrap());
+    let waits = ["a", "d", "e"].map(|host| Task::waiting(queue.acquire(host, 1)));
+    let hurried = ["d", "f"].map(|host| Task::waiting(queue.acquire(host, 1).until(s(9))));
+    let paused = queue.change(|hosts| hosts.total().penalize_at(START, s(10)));
+    assert_eq!(paused, s(10));
+    for hurried in hurried {
+        assert!(matches!(hurried.outcome(), Err(Rejected::Deadline { .. })));
+    }
+    drop(held);
+    queue.clock().set(s(9));
+    queue.advance();
+    assert!(waits.iter().all(|wait| wait.wakes() == 0));
+    queue.clock().set(s(10));
+    queue.advance();
+    assert!(waits.iter().all(|wait| wait.wakes() == 1));
+    for wait in waits {
+        drop(fetched(wait));
+    }
+}
