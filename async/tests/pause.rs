@@ -111,9 +111,10 @@ fn all_of_many_requests_end_in_one_call() {
         .map(|n| Task::waiting(queue.acquire(1).until(s(20 + n % 20))))
         .collect();
     _ = pause(&queue, 30);
-    for (n, wait) in (0..).zip(waits) {
-        assert_eq!(wait.wakes(), usize::from(n % 20 < 10), "{n}");
-    }
+    // Each wait that is dropped serves the queue, too.
+    let wakes: Vec<_> = waits.iter().map(Task::wakes).collect();
+    let late: Vec<_> = (0..500).map(|n| usize::from(n % 20 < 10)).collect();
+    assert_eq!(wakes, late);
     assert_eq!(queue.counts().late, 250);
 }
 
