@@ -10,10 +10,11 @@ use portcullis_core::keyed::{Line, RandomSeed, WithTotal};
 use portcullis_core::queue::QueueLimiter;
 use portcullis_core::state::Carry;
 use portcullis_core::{
-    AdjustableBucket, AllOf, Clock, Concurrency, Denied, KeyedArray, Lease, ManualClock, Penalty,
-    Rate, Retry, Timestamp, TokenBucket,
+    AdjustableBucket, AllOf, Clock, Concurrency, Denied, KeyedArray, Lease, Limiter, ManualClock,
+    Penalty, Rate, Retry, Timestamp, TokenBucket,
 };
-use support::{SECOND, START, Task, now, permits};
+use support::random::Random;
+use support::{Hand, SECOND, START, Task, now, permits};
 
 const fn s(seconds: u64) -> Timestamp {
     Timestamp::from_secs(seconds)
@@ -274,5 +275,148 @@ fn a_pause_of_the_total_is_one_of_all_keys() {
     assert!(waits.iter().all(|wait| wait.wakes() == 1));
     for wait in waits {
         drop(fetched(wait));
+    }
+}
+
+/// A page that waits: its deadline in milliseconds, if it has one.
+struct Waits<'q> {
+    page: Task<Acquire<QueueKey<&'q Crawler50>>>,
+    until: u64,
+}
+
+type Crawler50 = KeyedQueue<WithTotal<Hosts, Concurrency>, Hand>;
+
+/// What the world saw of a host: when pages were sent to it, and until when it is left alone.
+#[derive(Default)]
+struct Seen {
+    sent: Vec<u64>,
+    alone_until: u64,
+    late: u64,
+}
+
+/// Of each of 50 hosts two pages per second and four at once, and 40 pages at once in total. One
+/// reply of six asks to be left alone for 1 to 8 s. Returns the number of requests that ended
+/// before their deadlines.
+fn crawl(seed: u64, closes_at: u64) -> u64 {
+    const HOSTS: usize = 50;
+    let host = || {
+        let rate = TokenBucket::new(Rate::per_second(2), 1);
+        paused(AllOf::new((rate, Concurrency::new(4))))
+    };
+    let hosts = WithTotal::new(KeyedArray::for_keys(host, 1_000), Concurrency::new(40));
+    let queue = KeyedQueue::new(hosts, Hand::new(), 1_000).with_slack(Duration::ZERO);
+    let queue: &'static Crawler50 = support::leaked(Box::new(queue));
+    queue.attend();
+    let mut random = Random::new(seed);
+    let millis = Timestamp::from_millis;
+    let new = |host: usize, until: u64| {
+        let page = match until {
+            u64::MAX => Task::new(queue.acquire(&host, 1)),
+            _ => Task::new(queue.acquire(&host, 1).until(millis(until))),
+        };
+        page.start();
+        Waits { page, until }
+    };
+    let mut waits: Vec<Vec<Waits<'_>>> = (0..HOSTS)
+        .map(|host| {
+            let until = |random: &mut Random| {
+                if random.one_in(4) {
+                    1_000 + random.below(30_000)
+                } else {
+                    u64::MAX
+                }
+            };
+            (0..20).map(|_| new(host, until(&mut random))).collect()
+        })
+        .collect();
+    let mut seen: Vec<_> = (0..HOSTS).map(|_| Seen::default()).collect();
+    // The pages under way: their ends, and their hosts.
+    let mut out = Vec::new();
+    let (mut at, mut early, mut ended) = (0, 0, 0);
+    while !(out.is_empty() && waits.iter().all(Vec::is_empty)) {
+        if at >= closes_at && !queue.is_closed() {
+            queue.close();
+        }
+        for (host, (waits, seen)) in waits.iter_mut().zip(&mut seen).enumerate() {
+            waits.retain_mut(|Waits { page, until }| match page.settled() {
+                None => true,
+                Some(Ok(lease)) => {
+                    assert!(at >= seen.alone_until, "host {host} is to be left alone");
+                    assert!(seen.sent.last().is_none_or(|last| at - last >= 500));
+                    seen.sent.push(at);
+                    out.push((at + 500 + random.below(2_500), host, lease));
+                    false
+                }
+                Some(Err(Rejected::Deadline { .. })) => {
+                    early += u64::from(at < *until);
+                    assert!(
+                        at >= *until || *until < seen.alone_until,
+                        "host {host} at {at}"
+                    );
+                    seen.late += 1;
+                    false
+                }
+                Some(Err(Rejected::Closed { .. })) => {
+                    ended += 1;
+                    false
+                }
+                Some(Err(other)) => panic!("{other}"),
+            });
+            assert!(
+                waits
+                    .iter()
+                    .all(|wait| wait.until >= seen.alone_until.max(at))
+            );
+            assert!(out.iter().filter(|(_, of, _)| *of == host).count() <= 4);
+        }
+        assert!(out.len() <= 40 && (!queue.is_closed() || waits.iter().all(Vec::is_empty)));
+        // A place is free only if no page that waits could have it.
+        for host in (0..HOSTS).filter(|&host| out.len() < 40 && !waits[host].is_empty()) {
+            let own = queue.change(|hosts| hosts.table().key(&host).available_at(millis(at)));
+            assert_eq!(
+                own, 0,
+                "a page of host {host} waits beside a free place at {at}"
+            );
+        }
+        let alarm = queue.clock().alarm();
+        let alarm = alarm.map_or(u64::MAX, |alarm| alarm.as_nanos().div_ceil(1_000_000));
+        let reply = out.iter().map(|(end, ..)| *end).min().unwrap_or(u64::MAX);
+        let next = reply.min(alarm).min(closes_at.max(at + 1)).max(at + 1);
+        assert!(next < u64::MAX, "the queue stands still");
+        at = next;
+        queue.clock().run(millis(at));
+        for (_, host, lease) in out.extract_if(.., |(end, ..)| *end <= at) {
+            if random.one_in(6) {
+                let until = at + 1_000 * (1 + random.below(8));
+                let now = millis(at);
+                let pause = |limit: &Host| limit.penalize_at(now, millis(until));
+                let ends = queue.change(|hosts| hosts.table().change_key_at(now, &host, pause));
+                seen[host].alone_until = seen[host].alone_until.max(until);
+                assert_eq!(ends, Ok(millis(seen[host].alone_until)));
+                // It is asked for again.
+                if !queue.is_closed() {
+                    waits[host].push(new(host, u64::MAX));
+                }
+            }
+            drop(lease);
+        }
+    }
+    assert_eq!((now(queue.drained()), queue.counts().waiters), ((), 0));
+    let counts = queue.counts();
+    let late: u64 = seen.iter().map(|host| host.late).sum();
+    assert_eq!((counts.late, counts.closed), (late, ended));
+    early
+}
+
+#[test]
+fn a_crawler_of_50_hosts_leaves_each_alone_as_asked_and_fills_all_places() {
+    let early: u64 = (0..3).map(|seed| crawl(seed, u64::MAX)).sum();
+    assert!(early > 20, "{early} requests have ended early");
+}
+
+#[test]
+fn a_crawler_that_closes_amid_pauses_ends_all_waits_and_is_drained() {
+    for seed in 0..5 {
+        _ = crawl(seed, 7_000 + seed * 1_000);
     }
 }
