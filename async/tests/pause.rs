@@ -5,7 +5,7 @@ mod support;
 
 use core::time::Duration;
 
-use portcullis_async::{Acquire, KeyedQueue, Queue, QueueKey, Rejected, Shedding};
+use portcullis_async::{Acquire, KeyedQueue, Queue, QueueKey, Rejected};
 use portcullis_core::keyed::{Line, RandomSeed, WithTotal};
 use portcullis_core::queue::QueueLimiter;
 use portcullis_core::state::Carry;
@@ -158,9 +158,10 @@ fn a_request_that_could_be_in_time_by_itself_goes_on_waiting() {
     assert!(second.outcome().is_ok());
 }
 
+#[cfg(feature = "shedding")]
 #[test]
 fn a_request_that_would_be_shed_before_the_end_of_a_pause_is_shed_at_once() {
-    let shedding = Shedding::controlled_delay(SECOND, 5 * SECOND);
+    let shedding = portcullis_async::Shedding::controlled_delay(SECOND, 5 * SECOND);
     let queue = Queue::new(paused(Concurrency::new(1)), ManualClock::new(), 99);
     let queue = queue.with_shedding(shedding);
     let _held = now(queue.acquire(1)).unwrap();
