@@ -200,6 +200,9 @@ fn threads_that_take_refund_and_charge_lose_no_permit_and_gain_none() {
     let day = TokenBucketRules::new(Rate::per_day(1), most);
     let limits = Limits::new((window(most, 86_400), day, ConcurrencyRules::new(1 << 20)));
     let start = Barrier::new(THREADS as usize);
+    // The key has its slot from here on. A take is denied while another thread claims the slot and
+    // is stopped amid that.
+    let _first = limits.take(at(1), 10);
     let (used, kept): (u64, u64) = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
@@ -228,7 +231,7 @@ fn threads_that_take_refund_and_charge_lose_no_permit_and_gain_none() {
             })
             .collect();
         let all = threads.into_iter().map(|thread| thread.join().unwrap());
-        all.fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
+        all.fold((10, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
     });
     let left = limits.left(at(1));
     assert_eq!(left[0], most - used);
