@@ -5,7 +5,7 @@ mod support;
 
 use core::time::Duration;
 
-use portcullis_async::{Acquire, KeyedQueue, Queue, QueueKey, Rejected};
+use portcullis_async::{Acquire, KeyedQueue, Oversized, Queue, QueueKey, Rejected};
 use portcullis_core::keyed::{Line, RandomSeed, WithTotal};
 use portcullis_core::queue::QueueLimiter;
 use portcullis_core::state::Carry;
@@ -169,6 +169,51 @@ fn a_request_that_would_be_shed_before_the_end_of_a_pause_is_shed_at_once() {
     _ = pause(&queue, 30);
     assert!(matches!(sheds.outcome(), Err(Rejected::Shed { .. })));
     assert_eq!((queue.counts().shed, queue.counts().late), (1, 0));
+}
+
+#[test]
+fn a_deadline_far_beyond_a_pause_is_waited_for_where_its_word_wraps() {
+    // 2^32 us are 4,295 s.
+    let pause = Penalty::builder(60 * SECOND).tick(Duration::from_micros(1));
+    let pause = pause.started_by_hand().build_on::<u32>().unwrap();
+    for within in [100, 2_000, 4_300, 4_330, 9_000, 1 << 33].map(Duration::from_secs) {
+        let queue = Queue::new(pause.around(Concurrency::new(1)), ManualClock::new(), 9);
+        let held = now(queue.acquire(1)).unwrap();
+        let wait = Task::waiting(queue.acquire(1).within(within));
+        queue.change(|limit| limit.penalize_at(START, s(40)));
+        let other = Task::waiting(queue.acquire(1).within(within));
+        assert_eq!(wait.wakes(), 0, "{within:?}");
+        drop(held);
+        queue.clock().set(s(40));
+        queue.advance();
+        assert_eq!(permits(wait.outcome()), Ok(1));
+        assert_eq!(permits(other.outcome()), Ok(1));
+    }
+}
+
+#[test]
+fn the_longer_of_two_pauses_counts_while_a_permit_is_held() {
+    for longer in [30, 50] {
+        let limits = AllOf::new((paused(Concurrency::new(1)), paused(Concurrency::new(9))));
+        let queue = Queue::new(limits, ManualClock::new(), 9);
+        let _held = now(queue.acquire(1)).unwrap();
+        let [a, b] = [45, 55].map(|at| Task::waiting(queue.acquire(1).until(s(at))));
+        queue.change(|limits| {
+            limits.limits().0.penalize_at(START, s(80 - longer));
+            limits.limits().1.penalize_at(START, s(longer));
+        });
+        assert_eq!((a.wakes(), b.wakes()), (1, 0));
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_a_larger_limit_ends_with_the_others() {
+    let queue = Queue::new(paused(Concurrency::new(2)), ManualClock::new(), 9);
+    let queue = queue.with_oversized(Oversized::Wait);
+    let [a, b] = [20, 40].map(|at| Task::waiting(queue.acquire(3).until(s(at))));
+    _ = pause(&queue, 30);
+    assert_eq!((a.wakes(), b.wakes()), (1, 0));
+    assert!(now(queue.acquire(3).until(s(20))).is_err());
 }
 
 #[test]

@@ -368,7 +368,7 @@ impl<L: Adjusts> Model<L> {
                 let Err(denied) = limiter.peek_at(at, wait.min) else {
                     continue;
                 };
-                if is_late(limiter, limiter.retry(denied), wait.deadline) {
+                if is_late(limiter, now, limiter.retry(denied), wait.deadline) {
                     wait.deadline = now;
                     self.hopeless += 1;
                 }
@@ -411,7 +411,7 @@ impl<L: Adjusts> Model<L> {
         });
         let (deadline, sheds) = (bound.min(own), bound < own);
         let retry = self.retry(key, now, min);
-        let is_late = is_late(&self.lines[key].limiter, retry, deadline);
+        let is_late = is_late(&self.lines[key].limiter, now, retry, deadline);
         if is_late || deadline <= now {
             return Err(if sheds {
                 self.counts.shed += 1;
@@ -474,13 +474,16 @@ impl<L: Adjusts> Model<L> {
 }
 
 /// Whether the permits come after the deadline.
-fn is_late<L: Limiter>(limiter: &L, retry: Retry, deadline: u64) -> bool {
+fn is_late<L: Limiter>(limiter: &L, now: u64, retry: Retry, deadline: u64) -> bool {
+    let now = Timestamp::from_nanos(now);
     let at = Timestamp::from_nanos(deadline);
     at < Timestamp::MAX
         && match retry {
             Retry::At(free) => free > at,
             Retry::Never => true,
-            _ => PENALIZED_UNTIL.of_granted(limiter, at).is_some(),
+            _ => PENALIZED_UNTIL
+                .of_granted(limiter, now)
+                .is_some_and(|until| until > at),
         }
 }
 

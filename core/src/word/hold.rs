@@ -196,13 +196,17 @@ impl<W: Word> Hold<W> {
     }
 
     /// Moves the end of the hold forward to `end`, at most the wait after `now`. An end that is
-    /// later stays. Returns the end as it then is; `now` or earlier if the hold is off.
+    /// later stays. Returns the end as it then is; `now` if the hold is off.
     pub(crate) fn extend(&self, word: &AtomicWord<W>, now: Timestamp, end: Timestamp) -> Timestamp {
         let (from, to) = (self.ticks.split(now), self.ticks.split(end));
         let up = |(tick, into): (u64, u64)| tick.saturating_add(u64::from(into != 0));
         // As long as a start at `now`, at most.
         let most = u64::from(from.1 != 0) + self.span.into();
-        let ahead = up(to).saturating_sub(from.0).min(most);
+        let ahead = if end > now {
+            up(to).saturating_sub(from.0).min(most)
+        } else {
+            0
+        };
         let mut until = word.load(Relaxed);
         loop {
             let present = self.ahead(until, now).unwrap_or(0);
@@ -218,10 +222,12 @@ impl<W: Word> Hold<W> {
         }
     }
 
-    /// Returns the end of the hold; `now` or earlier if it is off.
+    /// Returns the end of the hold; `now` if it is off.
     pub(crate) fn until(&self, until: u64, now: Timestamp) -> Timestamp {
-        let ahead = self.ahead(until, now).unwrap_or(0);
-        self.end(now, ahead).unwrap_or(Timestamp::MAX)
+        match self.ahead(until, now) {
+            Some(ahead) => self.end(now, ahead).unwrap_or(Timestamp::MAX),
+            None => now,
+        }
     }
 
     /// Returns the instant that is `ahead` ticks after the tick of `now`; `None` if timestamps do

@@ -198,7 +198,8 @@ impl<L, W: Word> Penalty<L, W> {
     ///
     /// Returns until when requests are denied: at least until the earlier of `until` and the end of
     /// the wait, both rounded up to whole [ticks](Self::timing). If no penalty is in force and
-    /// `until` has passed, changes nothing, and returns `now` or an earlier instant.
+    /// `until` is not after `now`, changes nothing, and returns `now`. Instants before the
+    /// [origin](Timing::origin) count as the origin.
     ///
     /// For a queue, call it in `change`: the requests that wait go on waiting, and those whose
     /// deadline comes first end at once. For one key of a table, call it in

@@ -205,7 +205,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let deadline = terms.deadline;
         if deadline < Timestamp::MAX {
             let retry = retry(lists);
-            if deadline <= now || is_too_late(&*limiter, retry, deadline, is_oversized) {
+            if deadline <= now || is_too_late(&*limiter, now, retry, deadline, is_oversized) {
                 return self.reject_late(lists, key, &terms, now, min, retry);
             }
         }

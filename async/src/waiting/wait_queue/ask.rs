@@ -242,21 +242,43 @@ pub(crate) fn earliest<L: Limiter + ?Sized>(
     limiter.retry(Denied::Exhausted { now, permits })
 }
 
-/// Returns whether a request that can be tried again at `retry` misses its deadline. A request that
-/// is larger than the capacity waits for a larger one.
+/// Returns whether a request that can be tried again at `retry`, by an answer of `now`, misses its
+/// deadline. A request that is larger than the capacity waits for a larger one.
 pub(super) fn is_too_late<L: Limiter + ?Sized>(
     limiter: &L,
+    now: Timestamp,
     retry: Retry,
     deadline: Timestamp,
     is_oversized: bool,
 ) -> bool {
     match retry {
         Retry::At(at) => at > deadline,
-        Retry::Never => !is_oversized,
-        // A penalty lasts until its end, whatever is released before.
-        _ => PENALIZED_UNTIL.of_granted(limiter, deadline).is_some(),
+        Retry::Never if !is_oversized => true,
+        // A penalty lasts until its end, whatever is released or changed before.
+        _ => is_penalized_beyond(limiter, now, deadline),
     }
 }
+
+/// Returns whether a penalty is in force until after `deadline`. Of several, the limiter tells the
+/// first, so the others are asked as of its end. It is not asked as of the deadline, which may be
+/// so late that the word of a penalty has wrapped.
+fn is_penalized_beyond<L: Limiter + ?Sized>(
+    limiter: &L,
+    mut now: Timestamp,
+    deadline: Timestamp,
+) -> bool {
+    for _ in 0..PENALTIES {
+        match PENALIZED_UNTIL.of_granted(limiter, now) {
+            Some(until) if until > deadline => return true,
+            Some(until) if until > now => now = until,
+            _ => break,
+        }
+    }
+    false
+}
+
+/// How many penalties of one limiter are asked for their ends.
+const PENALTIES: u32 = 8;
 
 /// Returns the error of a request for more permits than the limiter can ever grant.
 pub(super) fn exceeds<L: Limiter>(limiter: &L, permits: u32) -> Rejected {

@@ -63,7 +63,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             let limiter = self.source.at(key);
             let is_oversized = u64::from(min.max(1)) > limiter.capacity();
             let retry = earliest(&*limiter, now, 0, min);
-            if is_too_late(&*limiter, retry, deadline, is_oversized) {
+            if is_too_late(&*limiter, now, retry, deadline, is_oversized) {
                 lists.waits.get(waiter).is_hopeless = true;
                 lists.schedule(waiter, Duration::ZERO);
             }
