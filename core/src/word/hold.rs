@@ -216,7 +216,7 @@ impl<W: Word> Hold<W> {
             let new = from.0.wrapping_add(ahead) & W::MASK;
             let new = if new == NEVER { new + 1 } else { new };
             match word.compare_exchange_weak(until, new, Relaxed, Relaxed) {
-                Ok(_) => until = new,
+                Ok(_) => return self.until(new, now),
                 Err(newer) => until = newer,
             }
         }
