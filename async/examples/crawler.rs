@@ -37,7 +37,7 @@ struct Crawler {
 
 impl Crawler {
     fn new() -> Result<Self, SettingsError> {
-        // No longer `Retry-After` than an hour is believed.
+        // A `Retry-After` of more than an hour counts as one of an hour.
         let pause = Penalty::builder(Duration::from_secs(3_600)).started_by_hand();
         let pause = pause.build()?;
         let host = || {
@@ -61,7 +61,7 @@ impl Crawler {
             match send(host, page).await {
                 Reply::Page => return Ok(()),
                 Reply::RetryAfter(wait) => {
-                    // Fails if 1,000 other hosts are in use; then the host is asked again.
+                    // Fails only if over 100 calls change or ask this host at the same time.
                     let _ = self.pause(host, wait);
                 }
             }

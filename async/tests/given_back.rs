@@ -411,9 +411,11 @@ impl QueueLimiter for Interrupted {
     const SHARED: bool = false;
 }
 
-/// The other task took from the first limit: permits refunded by a denial are granted.
-#[test]
-fn a_waiter_that_came_while_a_composition_was_denied_is_granted() {
+type Composed = support::Manual<AllOf<(TokenBucket, Interrupted)>>;
+
+/// Has a waiter come after `request` took from the first limit and before `then`, which is within
+/// the second one. The permits that come back to the first limit are granted to the waiter.
+fn comes_amid(then: fn(), request: impl FnOnce(&Composed)) {
     let bucket = TokenBucket::builder(Rate::per_second(1), 1)
         .build()
         .unwrap();
@@ -421,39 +423,30 @@ fn a_waiter_that_came_while_a_composition_was_denied_is_granted() {
     let wait = Rc::new(RefCell::new(None));
     queue.change(|all| {
         let (queue, wait) = (Rc::clone(&queue), Rc::clone(&wait));
-        let comes = move || *wait.borrow_mut() = Some(Task::waiting(Acquire::new(queue, 1)));
+        let comes = move || {
+            *wait.borrow_mut() = Some(Task::waiting(Acquire::new(queue, 1)));
+            then();
+        };
         *all.limits().1.0.borrow_mut() = Some(Box::new(comes));
     });
-    assert!(queue.try_acquire(1).is_err());
+    request(&queue);
     let wait = wait.take().expect("the waiter came");
     assert_eq!(wait.wakes(), 1);
     assert_eq!(permits(wait.outcome()), Ok(1));
 }
 
-/// The same, if the second limit panics instead: by a try, and by a request that could wait.
+#[test]
+fn a_waiter_that_came_while_a_composition_was_denied_is_granted() {
+    comes_amid(|| (), |queue| assert!(queue.try_acquire(1).is_err()));
+}
+
 #[test]
 fn a_waiter_that_came_before_a_limit_of_a_composition_panicked_is_granted() {
-    for tries in [true, false] {
-        let bucket = TokenBucket::builder(Rate::per_second(1), 1)
-            .build()
-            .unwrap();
-        let queue = Rc::new(queue(AllOf::new((bucket, Interrupted::default())), 9));
-        let wait = Rc::new(RefCell::new(None));
-        queue.change(|all| {
-            let (queue, wait) = (Rc::clone(&queue), Rc::clone(&wait));
-            let comes = move || {
-                *wait.borrow_mut() = Some(Task::waiting(Acquire::new(queue, 1)));
-                panic!("the limit panics");
-            };
-            *all.limits().1.0.borrow_mut() = Some(Box::new(comes));
-        });
-        assert!(if tries {
-            panics(|| queue.try_acquire(1).is_ok())
-        } else {
-            panics(|| now(queue.acquire(1)).is_ok())
-        });
-        let wait = wait.take().expect("the waiter came");
-        assert_eq!(wait.wakes(), 1);
-        assert_eq!(permits(wait.outcome()), Ok(1));
-    }
+    let then = || panic!("the limit panics");
+    comes_amid(then, |queue| {
+        assert!(panics(|| queue.try_acquire(1).is_ok()));
+    });
+    comes_amid(then, |queue| {
+        assert!(panics(|| now(queue.acquire(1)).is_ok()));
+    });
 }

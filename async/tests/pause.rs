@@ -1,5 +1,5 @@
-//! A pause of a queue, of all keys, or of one key: requests that wait go on waiting until its end,
-//! and those whose deadlines come first end at once.
+//! A pause of a queue, of all keys, or of one key. No request is granted before the end of the
+//! pause. A request whose deadline comes before the end fails at once.
 
 mod support;
 
@@ -217,7 +217,7 @@ fn a_request_that_waits_for_a_larger_limit_ends_with_the_others() {
 }
 
 #[test]
-fn a_change_that_delays_nobody_ends_no_wait() {
+fn a_change_after_which_all_requests_can_be_in_time_ends_none() {
     let queue = Queue::new(paused(Concurrency::new(1)), ManualClock::new(), 99);
     let held = now(queue.acquire(1)).unwrap();
     let waits = [1, 2, 3].map(|at| Task::waiting(queue.acquire(1).until(s(at))));

@@ -461,9 +461,9 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     ///
     /// A waiting request whose permits now come after its deadline ends at once, with
     /// [`Rejected::Deadline`](crate::Rejected::Deadline) or, if the deadline is the bound of the
-    /// queue's shedding, with `Rejected::Shed`. Whether they do is asked of the limiter, for each
-    /// such request by itself. So a request that may be in time, if those before it leave, goes on
-    /// waiting.
+    /// queue's shedding, with `Rejected::Shed`. The limiter is asked about each such request as if
+    /// no other one were before it. So a request that can be in time if those before it leave stays
+    /// in the queue.
     ///
     /// # Cost
     ///

@@ -201,9 +201,9 @@ impl<L, W: Word> Penalty<L, W> {
     /// `until` is not after `now`, changes nothing, and returns `now`. Instants before the
     /// [origin](Timing::origin) count as the origin.
     ///
-    /// For a queue, call it in `change`: the requests that wait go on waiting, and those whose
-    /// deadline comes first end at once. For one key of a table, call it in
-    /// [`KeyedArray::change_key_at`](crate::KeyedArray::change_key_at).
+    /// For a queue, call it in `change`. The requests that wait stay in the queue until the penalty
+    /// is over. A request whose deadline comes before that fails at once. For one key of a table,
+    /// call it in [`KeyedArray::change_key_at`](crate::KeyedArray::change_key_at).
     ///
     /// # Cost
     ///
@@ -212,7 +212,7 @@ impl<L, W: Word> Penalty<L, W> {
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Concurrency, Limiter, Penalty, Timestamp};
-    /// // No `Retry-After` is believed that is longer than an hour.
+    /// // A `Retry-After` of more than an hour counts as one of an hour.
     /// let calls = Penalty::builder(Duration::from_secs(3_600))
     ///     .started_by_hand()
     ///     .build()?
