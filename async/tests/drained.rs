@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use portcullis_async::{Drained, KeyedQueue, Next, Order, Queue, Rejected};
+use portcullis_core::keyed::Seed;
 use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
 use portcullis_core::queue::{QueueKeys, QueueLimiter};
 use portcullis_core::{
@@ -301,7 +302,8 @@ fn it_neither_ends_a_deadline_nor_waits_for_one() {
     assert_eq!((drained.wakes(), queue.advance()), (1, Next::Idle));
 }
 
-/// Queues by key, around a table.
+/// Returns a queue around a table. Its seed is fixed, because under a random one two keys may
+/// collide.
 fn by_key<T: QueueKeys>(table: T) -> KeyedQueue<T, Hand> {
     KeyedQueue::new(table, Hand::new(), 9)
 }
@@ -326,15 +328,17 @@ fn drained_ends_with_the_last_lease_of_all_keys<T: QueueKeys>(queue: &KeyedQueue
 
 #[test]
 fn drained_of_a_table_ends_when_the_last_lease_of_all_keys_is_released() {
-    drained_ends_with_the_last_lease_of_all_keys(&by_key(Keyed::for_keys(
+    drained_ends_with_the_last_lease_of_all_keys(&by_key(Keyed::for_keys_with_hasher(
         Concurrency::new(2),
         100,
+        Seed::new(),
     )));
-    drained_ends_with_the_last_lease_of_all_keys(&by_key(KeyedArray::for_keys(
+    drained_ends_with_the_last_lease_of_all_keys(&by_key(KeyedArray::for_keys_with_hasher(
         || Concurrency::new(2),
         100,
+        Seed::new(),
     )));
-    drained_ends_with_the_last_lease_of_all_keys(&by_key(KeyedArray::for_keys(
+    drained_ends_with_the_last_lease_of_all_keys(&by_key(KeyedArray::for_keys_with_hasher(
         || {
             AllOf::new((
                 TokenBucket::new(Rate::per_second(1), 99),
@@ -342,14 +346,16 @@ fn drained_of_a_table_ends_when_the_last_lease_of_all_keys_is_released() {
             ))
         },
         100,
+        Seed::new(),
     )));
 }
 
 #[test]
 fn drained_of_a_table_does_not_wait_for_permits_that_come_back_by_time() {
-    let queue = by_key(Keyed::for_keys(
+    let queue = by_key(Keyed::for_keys_with_hasher(
         TokenBucket::new(Rate::per_second(1), 1),
         100,
+        Seed::new(),
     ));
     let lease = now(queue.acquire("alice", 1)).unwrap();
     now(queue.drained());
@@ -358,7 +364,11 @@ fn drained_of_a_table_does_not_wait_for_permits_that_come_back_by_time() {
 
 #[test]
 fn drained_of_a_table_waits_for_a_lease_that_was_held_before_it_while_others_come_and_go() {
-    let queue = by_key(Keyed::for_keys(Concurrency::new(2), 100));
+    let queue = by_key(Keyed::for_keys_with_hasher(
+        Concurrency::new(2),
+        100,
+        Seed::new(),
+    ));
     let before = now(queue.acquire("alice", 1)).unwrap();
     let drained = Task::waiting(queue.drained());
     for key in 0..50 {
@@ -398,7 +408,7 @@ impl QueueLimiter for Looked {
 
 #[test]
 fn after_close_all_releases_together_look_at_each_slot_at_most_twice() {
-    let table = KeyedArray::for_keys(|| Looked(Concurrency::new(1)), 500);
+    let table = KeyedArray::for_keys_with_hasher(|| Looked(Concurrency::new(1)), 500, Seed::new());
     let slots = table.limiters().len();
     let queue = by_key(table);
     let mut held: Vec<_> = (0..500)
@@ -421,7 +431,11 @@ fn after_close_all_releases_together_look_at_each_slot_at_most_twice() {
 #[test]
 fn drained_of_a_table_ends_while_threads_release_the_permits_of_many_keys() {
     for round in 0..200 {
-        let queue = by_key(Keyed::for_keys(Concurrency::new(3), 100));
+        let queue = by_key(Keyed::for_keys_with_hasher(
+            Concurrency::new(3),
+            100,
+            Seed::new(),
+        ));
         let held: Vec<_> = (0..60)
             .map(|key| now(queue.acquire(&(key % 40), 1)).unwrap())
             .collect();
