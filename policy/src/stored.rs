@@ -26,9 +26,9 @@ use crate::nearest::nearest;
 use crate::request::Kind;
 use crate::rule::{Rule, RuleError};
 
-/// The longest key of a request for a rule with a store, in bytes, with a few bytes for each part
-/// of the key. A request with a longer one is denied as
-/// [`Outcome::Unidentified`](crate::Outcome::Unidentified).
+/// The longest key of a request that the ids in a store spell out, in bytes, with a few bytes for
+/// each part of the key. Of a longer one, such as a token, they contain the SHA-256 digest (FIPS
+/// 180-4).
 pub const MAX_STORED_KEY_LEN: usize = 1_024;
 
 /// Counter stores by name, for rules that are [stored](Rule::stored_in) in one of them.
@@ -234,15 +234,50 @@ impl StoredLimits {
     }
 }
 
-/// The bytes of a key, the same in all processes.
-#[derive(Default)]
-pub(crate) struct KeyText(pub(crate) Vec<u8>);
+/// What identifies a key, the same in all processes.
+pub(crate) enum KeyText {
+    /// Its bytes.
+    Spelled(Vec<u8>),
+    /// The digest of its bytes, of which there are more than [`MAX_STORED_KEY_LEN`].
+    Digest(Box<hmac_sha256::Hash>),
+}
+
+impl Default for KeyText {
+    fn default() -> Self {
+        Self::Spelled(Vec::new())
+    }
+}
+
+impl KeyText {
+    /// Appends it as text. No two keys have the same text: `#` is in none that is spelled out.
+    pub(crate) fn spell(&self, text: &mut String) {
+        match self {
+            Self::Spelled(bytes) => spell(bytes, text),
+            Self::Digest(digest) => {
+                text.push('#');
+                for byte in digest.clone().finalize() {
+                    // Writing to a string does not fail.
+                    let _ = write!(text, "{byte:02x}");
+                }
+            }
+        }
+    }
+}
 
 impl Hasher for KeyText {
     fn write(&mut self, bytes: &[u8]) {
-        // No more than shows that the key is too long.
-        let room = (MAX_STORED_KEY_LEN + 1).saturating_sub(self.0.len());
-        self.0.extend(bytes.iter().take(room));
+        match self {
+            Self::Spelled(before) if before.len() + bytes.len() <= MAX_STORED_KEY_LEN => {
+                before.extend(bytes);
+            }
+            Self::Spelled(before) => {
+                let mut digest = Box::new(hmac_sha256::Hash::new());
+                digest.update(&*before);
+                digest.update(bytes);
+                *self = Self::Digest(digest);
+            }
+            Self::Digest(digest) => digest.update(bytes),
+        }
     }
 
     fn write_u16(&mut self, n: u16) {

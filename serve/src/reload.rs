@@ -1,7 +1,7 @@
 //! Reads the policy file again: from time to time, and when it is told to.
 //!
-//! A file that is not valid changes nothing, and is reported once. That is so too where only its
-//! table `serve` is not valid, which a policy ignores.
+//! A file that is not valid changes nothing, and is reported once, and again to who has it read.
+//! That is so too where only its table `serve` is not valid, which a policy ignores.
 //!
 //! Limits at once are left out: a check is over before its request is. They would count checks, and
 //! deny requests while a store is slow, which no rule says.
@@ -191,23 +191,41 @@ pub(crate) fn run(
     loop {
         // A change is read once it was found twice, so that half a file is not. Who says when knows
         // that the file is whole.
-        let looks = match now.recv_timeout(poll) {
-            Ok(()) => 2,
-            Err(RecvTimeoutError::Timeout) => 1,
+        let mut look = || look(&mut file, settings, counts);
+        match now.recv_timeout(poll) {
+            Ok(()) => {
+                if ![look(), look()].contains(&true) {
+                    tell_again(&file, counts);
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => _ = look(),
             Err(RecvTimeoutError::Disconnected) => return,
-        };
-        for _ in 0..looks {
-            look(&mut file, settings, counts);
         }
     }
 }
 
-fn look(file: &mut Enforced, settings: &Settings, counts: &Arc<Counts>) {
+/// Tells what is so since before.
+fn tell_again(file: &Enforced, counts: &Counts) {
+    match counts.refused_file() {
+        Some(file) => tell_why(&file.why),
+        None if file.file.is_in_force() => {
+            tracing::info!("the policy in force is that of the file");
+        }
+        None => tracing::info!("the file has just changed: the next look reads it"),
+    }
+}
+
+/// Returns whether it has told anything.
+fn look(file: &mut Enforced, settings: &Settings, counts: &Arc<Counts>) -> bool {
     let live = counts.live();
     let now = live.load().now();
     match live.refresh_at(now, file) {
-        Ok(None) if file.file.is_in_force() => counts.file_is_refused(None),
-        Ok(None) => {}
+        Ok(None) => {
+            if file.file.is_in_force() {
+                counts.file_is_refused(None);
+            }
+            false
+        }
         Ok(Some(change)) => {
             counts.reloaded(true);
             counts.file_is_refused(None);
@@ -216,22 +234,27 @@ fn look(file: &mut Enforced, settings: &Settings, counts: &Arc<Counts>) {
             if file.settings.as_ref() != Some(settings) {
                 tracing::warn!("{RESTART}");
             }
+            true
         }
         Err(error) => {
             let error = file.why(&error, settings);
             // A file that cannot be read is an error each time.
-            if counts
-                .refused_file()
-                .is_none_or(|before| before.why != error)
-            {
+            let before = counts.refused_file();
+            let is_new = before.is_none_or(|before| before.why != error);
+            if is_new {
                 counts.reloaded(false);
                 counts.file_is_refused(Some(&error));
-                // One line of the log, however many errors there are.
-                let error = error.replace('\n', "; ");
-                tracing::error!("the policy before stays in force: {error}");
+                tell_why(&error);
             }
+            is_new
         }
     }
+}
+
+/// Tells why a file is refused, in one line of the log, however many errors there are.
+fn tell_why(error: &str) {
+    let error = error.replace('\n', "; ");
+    tracing::error!("the policy before stays in force: {error}");
 }
 
 fn tell(change: &Change) {

@@ -44,6 +44,31 @@ fn a_signal_has_the_file_read_at_once() {
     assert_eq!([check(&program), check(&program)], [200, 429]);
 }
 
+/// Who sends a signal waits for its effect.
+#[test]
+fn each_signal_is_answered_in_the_log() {
+    let program = Program::start("answered", &policy("1/d"), &["--poll", "1h"]);
+    let tells = |message: &str| {
+        program.signal("HUP");
+        program.event(message)["message"].clone()
+    };
+    tells("the policy in force is that of the file");
+    program.write(&policy("many"));
+    let refused = [(), ()].map(|()| tells("the policy before stays in force"));
+    assert_eq!(refused[0], refused[1]);
+    std::fs::remove_file(&program.file).unwrap();
+    let gone = [(), ()].map(|()| tells("the policy before stays in force"));
+    assert!(gone[0] != refused[0] && gone[0] == gone[1]);
+    program.write(&policy("1/d"));
+    tells("the policy in force is that of the file");
+    let metrics = program.metrics();
+    let counts = |line| metrics.lines().any(|other| other == line);
+    assert!(
+        counts("portcullis_policy_reloads_total{result=\"refused\"} 2"),
+        "{metrics}"
+    );
+}
+
 #[test]
 fn a_file_that_is_not_valid_changes_nothing_and_is_reported_once() {
     let program = Program::start("broken", &policy("1/d"), &[]);

@@ -13,7 +13,7 @@ use crate::path::PathRules;
 use crate::request::Request;
 use crate::rule::{Rule, RuleError};
 use crate::store::How;
-use crate::stored::{KeyText, MAX_STORED_KEY_LEN, StoredLimits, Stores, spell};
+use crate::stored::{KeyText, StoredLimits, Stores, spell};
 use portcullis_counters::{Charge, Left, StoreDecision, StoreError};
 
 impl StoredLimits {
@@ -31,9 +31,6 @@ impl StoredLimits {
             instead = overrides.and_then(|overrides| overrides.find(&active.store, key));
             (!self.limits_of(instead).is_empty()).then_some(())
         })?;
-        if text.0.len() > MAX_STORED_KEY_LEN {
-            return Err(Unasked::Unidentified);
-        }
         Ok((instead, text))
     }
 }
@@ -55,7 +52,7 @@ impl Asked {
         let mut prefix = String::from("{");
         spell(active.rule.name().as_bytes(), &mut prefix);
         prefix.push(':');
-        spell(&key.0, &mut prefix);
+        key.spell(&mut prefix);
         prefix.push('}');
         let limits = stored.limits_of(instead);
         let ids = (0..limits.len()).map(|index| format!("{prefix}{index}"));
