@@ -210,7 +210,7 @@ pub(crate) const STEPS: &[Step] = &[
     step(
         "no-std",
         "the core, the queue and the functions for C compile for targets without std, with native \
-            atomics only",
+            atomics where there are any",
         no_std::check,
     )
     .needs(Part::BareTargets)

@@ -4,7 +4,8 @@
 //!
 //! Generic code that is never instantiated compiles for any target, so the example `hot_paths`
 //! instantiates it. For WebAssembly only the core is built, because the example's dev-dependencies
-//! need `std`.
+//! need `std`. On a target without compare-exchange, the step `firmware` runs the core and the
+//! queue: here the functions for C compile for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,7 @@ use crate::context::Context;
 use crate::hot_paths::HOT_PATHS;
 use crate::listing;
 use crate::setup::{self, Part};
-use crate::targets::{TARGETS, WASM};
+use crate::targets::{SINGLE_CORE, TARGETS, WASM};
 
 pub(crate) fn check(context: &Context) -> Check {
     let has_core = setup::is_there(context, Part::BareTargets);
@@ -45,6 +46,10 @@ pub(crate) fn check(context: &Context) -> Check {
         };
         if target == WASM {
             build("portcullis-core", "")?;
+            continue;
+        }
+        if target == SINGLE_CORE {
+            build("portcullis-c", "single-core")?;
             continue;
         }
         let assembly = listing::assembly(context, cargo(), &folder, options)?;

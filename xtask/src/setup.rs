@@ -53,7 +53,7 @@ impl Part {
             Self::Rustfmt => "missing: rustfmt (rustup component add rustfmt)",
             Self::Clippy => "missing: Clippy (rustup component add clippy)",
             Self::BareTargets => {
-                "missing: core for targets without std (rustup target add thumbv7m-none-eabi riscv32imac-unknown-none-elf \
+                "missing: core for targets without std (rustup target add thumbv7m-none-eabi thumbv6m-none-eabi riscv32imac-unknown-none-elf \
                  x86_64-unknown-none wasm32-unknown-unknown, or Debian's rustc-web, cargo-web and rust-web-src)"
             }
             Self::Firmware => {
