@@ -250,7 +250,7 @@ impl Default for KeyText {
 
 impl KeyText {
     /// Appends it as text. No two keys have the same text: `#` is in none that is spelled out.
-    pub(crate) fn spell(&self, text: &mut String) {
+    pub(crate) fn append_to(&self, text: &mut String) {
         match self {
             Self::Spelled(bytes) => spell(bytes, text),
             Self::Digest(digest) => {

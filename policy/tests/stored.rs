@@ -249,7 +249,7 @@ fn without_its_store_a_rule_denies() {
 }
 
 #[test]
-fn keys_are_apart_and_a_long_one_is_denied() {
+fn keys_are_apart() {
     let time = Time::default();
     let store = memory(&time);
     let rule = |name: &str, key: Key| Rule::new(name).key(key).limit(limit("1/h"));
@@ -302,27 +302,33 @@ fn keys_are_apart_and_a_long_one_is_denied() {
 #[test]
 fn a_long_key_is_one_of_its_own_and_its_id_has_its_digest() {
     let store = memory(&Time::default());
-    let rules = [Rule::new("a").key(Key::header("X")).limit(limit("1/h"))];
+    let key = Key::header("Tenant").and(Key::header("Token"));
+    let rules = [Rule::new("a").key(key).limit(limit("1/h"))];
     let policy = policy(rules.map(|rule| rule.stored_in("shared")), &store);
-    let is_allowed = |value: &str| {
-        let headers = [("X", value)];
+    let is_allowed = |tenant: &str, token: &str| {
+        let headers = [("Tenant", tenant), ("Token", token)];
         decide(&policy, &Request::new("GET", "/").headers(&headers)).is_allowed()
     };
     let long = "x".repeat(10_000);
-    let keys = [1_022, 1_023, 1_024, 9_999, 10_000].map(|length| &long[..length]);
-    let others = [format!("{}y", keys[3]), format!("y{}", keys[3])];
-    for key in keys.into_iter().chain(others.iter().map(|key| &**key)) {
-        assert!(is_allowed(key), "{}", key.len());
-        assert!(!is_allowed(key), "{}", key.len());
+    let tokens = [1_020, 1_021, 1_022, 9_999, 10_000].map(|length| &long[..length]);
+    let others = [format!("{}y", tokens[3]), format!("y{}", tokens[3])];
+    for token in tokens
+        .into_iter()
+        .chain(others.iter().map(|token| &**token))
+    {
+        for tenant in ["t", "u", "tx"] {
+            assert!(is_allowed(tenant, token), "{tenant} {}", token.len());
+            assert!(!is_allowed(tenant, token), "{tenant} {}", token.len());
+        }
     }
-    assert_eq!(store.ids(), 7);
-    // Of the bytes of the header field and the end of a part, as `sha256sum` prints it.
-    let id = "{a:#42143660ee5ab0c4d2ad42ce8bc314f2440e1324c94b48c092d3e03245c5c138}0";
+    assert_eq!(store.ids(), 21);
+    // Of the bytes of both header fields, each with the end of a part, as `sha256sum` prints it.
+    let id = "{a:#23173c602ccb98492dbea0a266e267f04be74a0888579121aae90295921a4075}0";
     let limit = CounterLimit::try_from(&limit("1/h")).unwrap();
     let again = block_on(store.take(&[Charge::new(id, &limit, 1)])).unwrap();
     assert!(!again.is_allowed());
     // No key passes for its digest.
-    assert!(is_allowed(&id[3..id.len() - 2]));
+    assert!(is_allowed("", &id[3..id.len() - 2]));
 }
 
 #[test]

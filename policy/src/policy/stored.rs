@@ -52,7 +52,7 @@ impl Asked {
         let mut prefix = String::from("{");
         spell(active.rule.name().as_bytes(), &mut prefix);
         prefix.push(':');
-        key.spell(&mut prefix);
+        key.append_to(&mut prefix);
         prefix.push('}');
         let limits = stored.limits_of(instead);
         let ids = (0..limits.len()).map(|index| format!("{prefix}{index}"));
