@@ -818,6 +818,24 @@ portcullis: FILE: 4 things not said
     assert_eq!(text(&broken.stdout), "");
 }
 
+/// The spelling of `Bearer` is no part of the key, and is part of what a server compares.
+#[test]
+fn a_key_by_a_token_is_listed_as_one_that_no_server_can_say() {
+    for server in ["nginx", "haproxy", "envoy"] {
+        let credentials = "\
+[[rules]]
+name = 'a'
+key = ['header:Authorization']
+on_missing = 'skip'
+limits = ['5/s']
+";
+        let output = export(credentials, server);
+        let reason = "a: there, each spelling of `Bearer` in Authorization is a key with limits";
+        assert!(text(&output.stderr).contains(reason), "{server}");
+        assert_eq!(output.status.code(), Some(3), "{server}");
+    }
+}
+
 #[test]
 fn a_bucket_is_proposed_for_a_window_where_the_server_can_say_it() {
     let hourly =

@@ -84,6 +84,24 @@ pub enum KeyPart<'k> {
     Function,
 }
 
+impl KeyPart<'_> {
+    /// Whether it is a header field with credentials, `Authorization` or `Proxy-Authorization`. A
+    /// key has them without the name of their scheme.
+    ///
+    /// ```
+    /// # use portcullis_policy::KeyPart;
+    /// assert!(KeyPart::Header(&["Authorization".into()]).has_scheme());
+    /// assert!(!KeyPart::Header(&["X-Api-Key".into()]).has_scheme());
+    /// ```
+    #[must_use]
+    pub fn has_scheme(&self) -> bool {
+        match self {
+            Self::Header(names) => names.iter().any(|name| has_scheme(name)),
+            _ => false,
+        }
+    }
+}
+
 impl Text {
     /// The part of a key that this text is.
     pub(crate) fn part(&self) -> KeyPart<'_> {
@@ -148,6 +166,32 @@ impl Text {
         };
         (!text.is_empty()).then_some(text)
     }
+
+    /// The bytes that identify a client. Of credentials, these are the ones after the name of their
+    /// scheme: a service ignores the case of that name, and how many blanks follow it.
+    pub(crate) fn key_of<'r>(&self, request: &'r Request<'_>) -> Option<&'r [u8]> {
+        let text = self.of(request)?;
+        let has_scheme = self.part().has_scheme();
+        Some(if has_scheme {
+            without_scheme(text)
+        } else {
+            text
+        })
+    }
+}
+
+/// Whether the value of a header field begins with the name of a scheme (RFC 9110, section 11.4).
+fn has_scheme(header: &str) -> bool {
+    let fields = ["authorization", "proxy-authorization"];
+    fields
+        .iter()
+        .any(|field| field.eq_ignore_ascii_case(header))
+}
+
+fn without_scheme(credentials: &[u8]) -> &[u8] {
+    let credentials = credentials.trim_ascii();
+    let end = credentials.iter().position(u8::is_ascii_whitespace);
+    end.map_or(credentials, |end| credentials[end..].trim_ascii_start())
 }
 
 impl Key {
@@ -233,7 +277,8 @@ impl Key {
         Self::part(Part::Text(Text::Tier))
     }
 
-    /// The value of a header.
+    /// The value of a header. Of `Authorization` and `Proxy-Authorization`, the credentials without
+    /// the name of their scheme: `Bearer abc` and `bearer  abc` are one key.
     ///
     /// ```
     /// # use portcullis_policy::Key;
@@ -493,7 +538,7 @@ impl Hash for KeyOf<'_> {
                     }
                     !host.is_empty()
                 }
-                Part::Text(text) => match text.of(self.request) {
+                Part::Text(text) => match text.key_of(self.request) {
                     Some(text) => {
                         hasher.write(text);
                         if text.iter().any(|&byte| byte >= WITH_LENGTH) {

@@ -265,6 +265,58 @@ impl Fields for Bytes<'_> {
     }
 }
 
+/// A service reads all of these as one token (RFC 9110, section 11.1; RFC 6750).
+#[test]
+fn spellings_of_one_credential_are_one_key() {
+    for key in [
+        Key::header("authorization"),
+        Key::header("Proxy-Authorization"),
+        Key::first_header(["X-Api-Key", "Authorization"]),
+    ] {
+        let rule = Rule::new("clients").key(key).limit(limit("1/h"));
+        let policy = policy([rule.override_key(["Bearer gold"], [limit("2/h")])]);
+        let allows = |value: &str| {
+            let headers = [("Authorization", value), ("Proxy-Authorization", value)];
+            allows(&policy, at(1), &GET.headers(&headers))
+        };
+        assert!(allows("Bearer abc"));
+        for same in [
+            "Bearer abc",
+            "bearer abc",
+            "BEARER abc",
+            "Bearer  abc",
+            "bEARER \t abc ",
+            "abc",
+        ] {
+            assert!(!allows(same), "{same:?}");
+        }
+        for other in [
+            "Bearer ABC",
+            "Bearer abcd",
+            "Bearer abc d",
+            "Bearer",
+            "Bearer ",
+        ] {
+            assert_eq!(allows(other), other != "Bearer ", "{other:?}");
+        }
+        assert_eq!(
+            ["Bearer gold", "BEARER gold", "Bearer  gold"].map(allows),
+            [true, true, false]
+        );
+    }
+    // The values of other fields are as they are.
+    let policy = policy([Rule::new("clients")
+        .key(Key::header("X-Api-Key"))
+        .limit(limit("1/h"))]);
+    for value in ["a b", "A b", "a  b", "b"] {
+        assert!(allows(
+            &policy,
+            at(1),
+            &GET.headers(&[("X-Api-Key", value)])
+        ));
+    }
+}
+
 #[test]
 fn header_values_of_any_bytes_are_keys_of_their_own() {
     let key = Key::header("A").and(Key::header("B"));

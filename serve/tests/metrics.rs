@@ -441,3 +441,27 @@ fn the_page_of_a_program_in_shadow_says_of_all_denials_that_they_would_be() {
     assert!(section(&page, WOULD_BE).unwrap().contains("192.0.2.7"));
     assert!(!section(&page, DENIED).unwrap().contains("192.0.2.7"));
 }
+
+#[test]
+fn the_alerts_ask_for_what_the_metrics_have() {
+    let program = Program::start("alerts", POLICY, &[]);
+    assert_eq!(check(&program, "/a"), 200);
+    let (metrics, alerts) = (program.metrics(), include_str!("../deploy/alerts.yml"));
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = alerts.split(|c| !is_word(c));
+    let names: Vec<_> = words
+        .filter(|word| word.starts_with("portcullis_"))
+        .collect();
+    assert_eq!(names.len(), 8, "{names:?}");
+    for name in names {
+        let line = format!("# TYPE {name} ");
+        assert!(metrics.contains(&line), "{name}: {metrics}");
+    }
+    let answers: Vec<_> = alerts.split("answer=").skip(1).collect();
+    for answer in &answers {
+        let answer = answer.split('"').nth(1).unwrap();
+        let label = format!("answer=\"{answer}\"");
+        assert!(metrics.contains(&label), "{answer}: {metrics}");
+    }
+    assert_eq!(answers.len(), 3);
+}

@@ -187,7 +187,14 @@ fn beyond_limits(rule: &Rule, parts: &RuleParts<'_>) -> Option<String> {
             _ => {}
         }
     }
-    None
+    let credentials = parts.key.iter().find_map(|part| match part {
+        KeyPart::Header([name]) if part.has_scheme() => Some(name),
+        _ => None,
+    });
+    credentials.map(|name| {
+        let name = name.escape_debug();
+        format!("there, each spelling of `Bearer` in {name} is a key with limits of its own")
+    })
 }
 
 /// Why one of the limits cannot be said.

@@ -102,6 +102,7 @@
 //! (all zeros) has no words yet. A table whose states do not wrap (concurrency limits alone) uses
 //! no clock.
 
+use core::hash::{Hash, Hasher};
 use core::ops::ControlFlow;
 
 use crate::newer::{cold_path, select_unpredictable};
@@ -1086,6 +1087,13 @@ impl PartialEq for Address {
 }
 
 impl Eq for Address {}
+
+/// Addresses of one table can be keys of a set or a map.
+impl Hash for Address {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.identity());
+    }
+}
 
 impl Address {
     /// Returns the number of a group, less than `groups`, for callers that keep something for each

@@ -91,14 +91,20 @@ impl<T, L> WithTotal<T, L> {
     /// `weights` returns the weight of the key at an address of the table; 0 counts as 1. The queue
     /// calls it once for each turn of a key, while it holds its lock.
     ///
+    /// The limit of a key must have room for its weight at once. The turn of a key ends when its
+    /// own limit denies, and the rest of the turn is lost: with room for 1 permit, a key of weight
+    /// 3 gets no more than one of weight 1, and less while it waits for its own limit.
+    ///
     /// ```
-    /// # use portcullis_core::{Concurrency, Keyed};
-    /// # use portcullis_core::keyed::WithTotal;
-    /// # use portcullis_core::queue::{Keys, QueueKeys};
-    /// let table = Keyed::for_keys(Concurrency::new(2), 1_000);
-    /// let paying = table.key("alice").address();
+    /// use portcullis_core::{Concurrency, Keyed};
+    /// use portcullis_core::keyed::WithTotal;
+    /// use portcullis_core::queue::{Keys, QueueKeys};
+    /// use std::collections::HashSet;
+    ///
+    /// let table = Keyed::for_keys(Concurrency::new(4), 1_000);
+    /// let paying: HashSet<_> = ["alice", "carol"].map(|name| table.key(name).address()).into();
     /// let tenants = WithTotal::new(table, Concurrency::new(40))
-    ///     .with_weights(move |tenant| if *tenant == paying { 3 } else { 1 });
+    ///     .with_weights(move |tenant| if paying.contains(tenant) { 3 } else { 1 });
     /// assert_eq!(tenants.weight(&tenants.key("alice").address()), 3);
     /// assert_eq!(tenants.weight(&tenants.key("bob").address()), 1);
     /// ```

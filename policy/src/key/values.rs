@@ -193,7 +193,7 @@ impl fmt::Display for KeyValue<'_> {
                     .chars()
                     .try_for_each(|c| fmt::Write::write_char(f, c.to_ascii_lowercase())),
             },
-            Part::Text(text) => match text.of(self.request) {
+            Part::Text(text) => match text.key_of(self.request) {
                 Some(text) => lossy(text, f),
                 None => f.write_str(MISSING),
             },
