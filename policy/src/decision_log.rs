@@ -36,7 +36,7 @@ use crate::rule::Rule;
 /// | `DEBUG` | any other |
 ///
 /// The outcomes are `allowed`, `exempt`, `no rule`, `shadow denied`, `denied`, `penalized`,
-/// `crowded`, `no address`, `unidentified` and `path`.
+/// `crowded`, `no address`, `unidentified`, `path` and `stored`.
 ///
 /// An event has neither the path nor the address of a request, nor any header: they may be
 /// personal. A limit of the core keeps denials from filling a log: by default, 10 at once and 1 per

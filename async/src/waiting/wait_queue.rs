@@ -11,7 +11,7 @@
 //! - Behind a lock: the wait lists of each shard, a heap of timers, and the drivers of the queue.
 //!
 //! ```text
-//!   acquire ----- gate clear? ----> limiter.take ----> lease
+//!   acquire ----- gate clear? ----> limiter.decide --> lease
 //!      |                                 | denied
 //!      v                                 v
 //!   lock: set the waiter bit, tell the limiter,           drop, release
@@ -19,7 +19,7 @@
 //!      |                                                    |     lock: the head of the list gets
 //!      |                                                    |     the permits (hand-over), end
 //!      |                                                    v  otherwise
-//!      |                                                  limiter.release
+//!      |                                                  limiter.give_back
 //!      |                                                    |  waiter bit set?
 //!      |                                                    v
 //!   lock: grant what is due, then what was released  <--- try the lock; if it is held, set the
@@ -97,9 +97,9 @@ pub struct WaitQueue<Q: QueueTypes> {
     /// A bit for each shard to which permits may have been returned since its wait lists were last
     /// served, and the bits `TIME`, `DUE` and `ROUND`.
     pending: PendingReleases,
-    /// `has_waiters`: whether any request waits. `queued`: the number of permits that waiters
-    /// request, saturated. Both are written inside the lock only.
+    /// Whether any request waits. Written inside the lock only.
     has_waiters: AtomicBool,
+    /// The number of permits that waiters request, saturated. Written inside the lock only.
     queued: AtomicU32,
     /// The number of times a driver that sets the timer has called `next`, wrapping. Written inside
     /// the lock only.
@@ -165,6 +165,7 @@ const TIME: usize = 1 << (usize::BITS - 1);
 /// Another bit of `pending`: a driver in charge has left, and something it was to handle may be
 /// due.
 const DUE: usize = 1 << (usize::BITS - 2);
+
 impl<Q: QueueTypes> WaitQueue<Q> {
     /// The number of shards.
     const SHARDS: usize = <<Q::Source as LimiterSource>::Shards as Shards<Key<Q>>>::COUNT;
