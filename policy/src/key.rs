@@ -96,7 +96,10 @@ impl KeyPart<'_> {
     #[must_use]
     pub fn has_scheme(&self) -> bool {
         match self {
-            Self::Header(names) => names.iter().any(|name| has_scheme(name)),
+            Self::Header(names) => names.iter().any(|name| {
+                let mut fields = WITH_SCHEME.iter();
+                fields.any(|field| field.eq_ignore_ascii_case(name))
+            }),
             _ => false,
         }
     }
@@ -180,13 +183,8 @@ impl Text {
     }
 }
 
-/// Whether the value of a header field begins with the name of a scheme (RFC 9110, section 11.4).
-fn has_scheme(header: &str) -> bool {
-    let fields = ["authorization", "proxy-authorization"];
-    fields
-        .iter()
-        .any(|field| field.eq_ignore_ascii_case(header))
-}
+/// The header fields whose values begin with the name of a scheme (RFC 9110, section 11.4).
+const WITH_SCHEME: [&str; 2] = ["authorization", "proxy-authorization"];
 
 fn without_scheme(credentials: &[u8]) -> &[u8] {
     let credentials = credentials.trim_ascii();
