@@ -85,6 +85,8 @@ pub struct Round<W> {
     pub(crate) ring: Ring<W, InRound>,
     /// Whether the front key has begun its turn.
     pub(crate) is_open: bool,
+    /// Whether the front key was granted a request in this turn.
+    pub(crate) is_served: bool,
     /// When to ask the total again. Exact and in the past if the total has not denied.
     pub(crate) next: NextTry,
 }

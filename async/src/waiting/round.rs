@@ -6,18 +6,21 @@
 //! permits in place of bytes.
 //!
 //! State: the ring of the heads of the ready keys; for each of them its *credit* in permits, and
-//! since when it is ready; whether the front key has begun its turn; when to ask the total again.
+//! since when it is ready; whether the front key has begun its turn, and been granted a request in
+//! it; when to ask the total again.
 //!
 //! ```text
 //!                    own limit grants: join, at the back, credit 0
 //!   own limit denies ------------------------------------------------> ready
 //!     ^                                                                  |
-//!     +--- own limit denies, or no request is left: leave, credit lost --+
+//!     +--- own limit denies at the begin of a turn, or no request is ----+
+//!          left: leave, credit lost
 //!
 //!   the front key:   begin   credit += weight, once for each turn
 //!                    grant   if the credit covers the request: credit -= permits granted;
 //!                            the turn goes on with the next request of the key
 //!                    pass    if it does not: to the back, and the next key begins
+//!                    cut     if its own limit denies after a grant: credit = 0, so it passes
 //!                    block   the total denies: everything stays as it is until it is asked again
 //! ```
 //!
@@ -30,8 +33,10 @@
 //!   round again. The front key has the credit for its request, or it is alone.
 //! - If the total denies the front key, the other keys wait too. So a request for many permits is
 //!   granted in the end, although others ask for few.
-//! - A key whose own limit denies is not in the ring, and no key waits for it. It has a timer of
-//!   its own, or it waits for a release of its own permits.
+//! - No key waits for a key whose own limit denies. That key leaves the ring when it is asked at
+//!   the begin of its turn. Then it has a timer of its own, or it waits for a release of its own
+//!   permits. Until then it keeps its place: so a key whose own limit has a burst of less than its
+//!   weight has a shorter turn than its weight allows, and as many turns as the others.
 //!
 //! **Fairness.** Let `N` be the most permits that one request of a key is granted, `w` its weight,
 //! and `G` what it is granted in any span of time in which it is ready throughout. For any two keys
@@ -147,6 +152,7 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
                 self.round.set(Some(Round {
                     ring: Ring::EMPTY,
                     is_open: false,
+                    is_served: false,
                     next: Round::<Waiter<K>>::NOT_ASKED,
                 }));
             }
@@ -222,6 +228,7 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         };
         let is_alone = round.ring.last() == Some(front);
         let begins = !core::mem::replace(&mut round.is_open, true);
+        round.is_served &= !begins;
         // SAFETY: the front is linked, as the caller guarantees.
         let Some(turn) = (unsafe { self.turn(front) }) else {
             return u64::MAX;
@@ -232,16 +239,37 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         if is_alone { u64::MAX } else { turn.credit }
     }
 
-    /// Charges what a key was granted to its credit, at least 1.
+    /// Charges what the front key was granted to its credit, at least 1.
     ///
     /// # Safety
     ///
-    /// The waiter is the head of a ready key.
-    pub(crate) unsafe fn pay(&mut self, head: NonNull<Waiter<K>>, granted: u32) {
-        // SAFETY: the head is linked, as the caller guarantees.
-        if let Some(turn) = unsafe { self.turn(head) } {
+    /// `front` is the head of the front key.
+    pub(crate) unsafe fn pay(&mut self, front: NonNull<Waiter<K>>, granted: u32) {
+        // SAFETY: the front is linked, as the caller guarantees.
+        if let Some(turn) = unsafe { self.turn(front) } {
             turn.credit = turn.credit.saturating_sub(granted.max(1).into());
         }
+        if let Some(round) = self.round.get() {
+            round.is_served = true;
+        }
+    }
+
+    /// Takes the rest of its turn from the front key, whose own limit denies: so it passes. Returns
+    /// false, and changes nothing, if the key is alone or was granted nothing in this turn.
+    ///
+    /// # Safety
+    ///
+    /// `front` is the head of the front key.
+    pub(crate) unsafe fn cut_turn(&mut self, front: NonNull<Waiter<K>>) -> bool {
+        let is_cut = |round: &mut Round<_>| round.is_served && round.ring.last() != Some(front);
+        if !self.round.get().is_some_and(is_cut) {
+            return false;
+        }
+        // SAFETY: the front is linked, as the caller guarantees.
+        if let Some(turn) = unsafe { self.turn(front) } {
+            turn.credit = 0;
+        }
+        true
     }
 
     /// Ends the turn of the front key, and moves the key to the back.

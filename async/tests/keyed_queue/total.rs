@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use portcullis_async::{Acquire, KeyedQueue, Next, Order, Oversized, QueueKey, Rejected};
 use portcullis_core::keyed::{
-    Address, ConcurrencyRules, Line, RandomSeed, TokenBucketRules, WithTotal,
+    Address, ConcurrencyRules, Line, RandomSeed, Seed, TokenBucketRules, WithTotal,
 };
 use portcullis_core::{Concurrency, Keyed, KeyedList, Lease, Rate, Timestamp, TokenBucket};
 
@@ -121,6 +121,74 @@ fn keys_are_granted_in_proportion_to_their_weights() {
     let order = order_of_grants(held, waits);
     assert_eq!(order[..10], [0, 0, 0, 1, 2, 0, 0, 0, 1, 2]);
     assert_eq!(order[10..], [1, 2, 1, 2, 1, 2, 1, 2]);
+}
+
+/// Returns how many requests of each key are granted in a minute, if each always has some: at most
+/// 5 per second of each key, with the given burst, and 50 per second of all.
+fn granted_in_a_minute(weights: &[u32], burst: u32) -> Vec<usize> {
+    let table = Keyed::for_keys_with_hasher(
+        TokenBucket::new(Rate::per_second(5), burst.into()),
+        weights.len(),
+        Seed::new(),
+    );
+    let of: Vec<_> = (0..weights.len())
+        .map(|key| table.key(&key).address())
+        .collect();
+    let each = weights.to_vec();
+    let weight = move |key: &Address| each[of.iter().position(|other| other == key).unwrap()];
+    let total = TokenBucket::new(Rate::per_second(50), 1);
+    let queue = KeyedQueue::new(
+        WithTotal::new(table, total).with_weights(weight),
+        Hand::new(),
+        10,
+    )
+    .with_slack(Duration::ZERO);
+    let start = |key| {
+        let wait = Task::new(queue.acquire(&key, 1));
+        wait.start();
+        wait
+    };
+    let mut waits: Vec<Vec<_>> = (0..weights.len())
+        .map(|key| (0..3).map(|_| start(key)).collect())
+        .collect();
+    let mut granted = vec![0; weights.len()];
+    loop {
+        for (key, waits) in waits.iter_mut().enumerate() {
+            for wait in waits {
+                while let Some(lease) = wait.settled() {
+                    lease.unwrap().forget();
+                    granted[key] += 1;
+                    *wait = start(key);
+                }
+            }
+        }
+        // A task that was polled before may drive the queue since then.
+        if waits.iter().flatten().any(|wait| wait.wakes() > 0) {
+            continue;
+        }
+        let alarm = queue.clock().alarm().expect("the total grants by time");
+        if alarm > millis(60_000) {
+            return granted;
+        }
+        queue.clock().run(alarm);
+    }
+}
+
+#[test]
+fn a_key_with_a_larger_weight_gets_no_less_beside_a_limit_of_its_own() {
+    // 30 keys: in a lap of 0.6 s the own limit of each would grant 3.
+    let weights = [2, 1].repeat(15);
+    for burst in 1..=3 {
+        let granted = granted_in_a_minute(&weights, burst);
+        let sum = |of| granted.iter().skip(of).step_by(2).sum::<usize>();
+        let (heavy, light) = (sum(0), sum(1));
+        let expected = if burst == 1 { light } else { 2 * light };
+        assert!(
+            heavy.abs_diff(expected) <= expected / 50,
+            "burst {burst}: {heavy} and {light}"
+        );
+        assert!(heavy + light >= 2_990, "burst {burst}: {}", heavy + light);
+    }
 }
 
 #[test]
@@ -548,8 +616,10 @@ struct Model {
     ring: VecDeque<usize>,
     credits: [u64; KEYS],
     has_begun: bool,
+    is_served: bool,
     granted: Vec<usize>,
-    /// What each key was granted since two keys have been in the ring together.
+    /// What each key was granted since two keys have been in the ring together, and the turn of
+    /// neither was cut.
     since: [[[u64; KEYS]; KEYS]; KEYS],
     largest: u64,
 }
@@ -592,10 +662,14 @@ impl Model {
         let is_ready = self.head(key).is_some_and(|(_, n)| n <= self.own_free(key));
         if is_ready && !self.ring.contains(&key) {
             self.ring.push_back(key);
-            for other in 0..KEYS {
-                self.since[key][other] = [0; KEYS];
-                self.since[other][key] = [0; KEYS];
-            }
+            self.share_anew(key);
+        }
+    }
+
+    fn share_anew(&mut self, key: usize) {
+        for other in 0..KEYS {
+            self.since[key][other] = [0; KEYS];
+            self.since[other][key] = [0; KEYS];
         }
     }
 
@@ -603,10 +677,16 @@ impl Model {
         while let Some(&key) = self.ring.front() {
             if !self.has_begun {
                 self.credits[key] += u64::from(self.weights[key]);
-                self.has_begun = true;
+                (self.has_begun, self.is_served) = (true, false);
             }
             let (id, n) = self.head(key).unwrap();
             if self.ring.len() > 1 && self.credits[key] < n {
+                self.ring.rotate_left(1);
+                self.has_begun = false;
+            } else if n > self.own_free(key) && self.is_served && self.ring.len() > 1 {
+                // The rest of its turn is lost; its share counts anew.
+                self.credits[key] = 0;
+                self.share_anew(key);
                 self.ring.rotate_left(1);
                 self.has_begun = false;
             } else if n > self.own_free(key) {
@@ -615,6 +695,7 @@ impl Model {
                 return;
             } else {
                 self.credits[key] = self.credits[key].saturating_sub(n);
+                self.is_served = true;
                 self.grant(key, id, n);
                 self.pop(key);
             }
@@ -711,6 +792,7 @@ fn random_requests_are_granted_in_the_order_of_a_plain_round_robin_within_its_bo
             ring: VecDeque::new(),
             credits: [0; KEYS],
             has_begun: false,
+            is_served: false,
             granted: Vec::new(),
             since: Default::default(),
             largest,

@@ -93,7 +93,7 @@ impl<T, L> WithTotal<T, L> {
     ///
     /// The limit of a key must have room for its weight at once. The turn of a key ends when its
     /// own limit denies, and the rest of the turn is lost: with room for 1 permit, a key of weight
-    /// 3 gets no more than one of weight 1, and less while it waits for its own limit.
+    /// 3 gets as much as one of weight 1.
     ///
     /// ```
     /// use portcullis_core::{Concurrency, Keyed};

@@ -287,7 +287,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 
     /// Finds out which limit has denied the request of the front key as of `at`. If it is the key's
-    /// own, the key leaves the round; if it is the total, the round waits.
+    /// own, the turn ends, and a key that got nothing in it leaves the round. If it is the total,
+    /// the round waits.
     fn deny_front(
         &self,
         lists: &mut Lists<Q::Source>,
@@ -301,6 +302,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         // SAFETY: the front is linked, so it is filled and its request does not change.
         let (key, request) = unsafe { Waiter::asks(front) };
         let next_try = match self.source.blocked_by(key, at, request.min) {
+            // SAFETY: the front is the head of the front key, and `lists` proves that the lock is
+            // held.
+            Blocked::OwnLimit(..) if unsafe { lists.waits.cut_turn(front) } => {
+                return Served::AsOf(as_of);
+            }
             Blocked::OwnLimit(_, retry) | Blocked::Total(Denied::ExceedsCapacity { .. }, retry) => {
                 Self::leave_round(lists, front);
                 let next_try = Self::next_try(retry, at, now);
