@@ -4,11 +4,13 @@ mod support;
 
 use std::sync::Arc;
 
-use portcullis_async::{Acquire, Next, Order, Rejected};
+use portcullis_async::{Acquire, KeyedQueue, Next, Order, Rejected};
+use portcullis_core::keyed::WithTotal;
 use portcullis_core::queue::QueueLimiter;
 use portcullis_core::state::Carry;
 use portcullis_core::{
-    AdjustableBucket, Clock, Concurrency, FixedWindow, Rate, Retry, Timestamp, TokenBucket,
+    AdjustableBucket, AllOf, Clock, Concurrency, FixedWindow, Keyed, Limiter, ManualClock, Rate,
+    Retry, Timestamp, TokenBucket,
 };
 use support::random::Random;
 use support::{Manual, SECOND, START, Task, available, newest_first, now, permits, queue};
@@ -154,6 +156,50 @@ mod at_once {
             permits(now(queue.acquire(1).until(secs(9)))),
             late(1, Retry::Never)
         );
+    }
+
+    /// A rate and a number at once. However early permits are released, the rate is kept.
+    #[test]
+    fn a_rate_beside_permits_at_once_rules_out_a_deadline() {
+        let limits = AllOf::new((bucket(2), Concurrency::new(2)));
+        let queue = queue(limits, 99);
+        // In use: so the number denies, too.
+        queue.change(|all| all.limits().1.try_acquire(2).unwrap().forget());
+        let ask = |permits: u32, until| Task::new(queue.acquire(permits).until(until));
+        let from = |at| Retry::OnReleaseFrom(secs(at));
+        assert_eq!(permits(ask(1, ms(999)).outcome()), late(1, from(1)));
+        let mut first = ask(1, secs(1));
+        assert!(first.is_pending());
+        // Behind it in the line, more than the limits hold at once.
+        let mut second = ask(2, secs(3));
+        assert!(second.is_pending());
+        assert_eq!(permits(ask(1, before(secs(4))).outcome()), late(1, from(4)));
+        let mut third = ask(1, secs(4));
+        assert!(third.is_pending());
+        queue.change(|all| all.limits().1.release(2));
+        for (at, mut wait) in [(1, first), (3, second), (4, third)] {
+            assert!(wait.is_pending());
+            advance(&queue, secs(at));
+            assert!(permits(wait.outcome()).is_ok());
+        }
+    }
+
+    /// The same rate for all keys, and a number at once for each.
+    #[test]
+    fn a_rate_of_all_keys_rules_out_a_deadline_of_a_key_that_is_full() {
+        let each = Keyed::for_keys(Concurrency::new(1), 10);
+        let queue = KeyedQueue::new(WithTotal::new(each, bucket(2)), ManualClock::new(), 99);
+        queue.clock().set(secs(1));
+        let held = now(queue.acquire("a", 1)).unwrap();
+        let ask = |until| Task::new(queue.acquire("a", 1).until(until));
+        let from = Retry::OnReleaseFrom(secs(2));
+        assert_eq!(permits(ask(ms(1_999)).outcome()), late(1, from));
+        let mut wait = ask(secs(2));
+        assert!(wait.is_pending());
+        drop(held);
+        queue.clock().set(secs(2));
+        queue.advance();
+        assert_eq!(permits(wait.outcome()), Ok(1));
     }
 
     #[test]

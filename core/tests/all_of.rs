@@ -115,6 +115,7 @@ struct Tally {
     denied_later: u64,
     retried: u64,
     on_release: u64,
+    released_from: u64,
     never: u64,
     in_part: u64,
     /// Requests of a limit that is named more than once.
@@ -357,6 +358,15 @@ fn trace<T: Limits>(
                     }
                 }
                 Retry::OnRelease => tally.on_release += 1,
+                // The limit that grants last by time, beside one that grants on a release.
+                Retry::OnReleaseFrom(at) => {
+                    let mut alone = limits
+                        .entries
+                        .iter()
+                        .map(|entry| limits.retry_alone(entry, now, limits.alone(entry, now, n)));
+                    assert!(at > now && alone.any(|retry| retry == Retry::At(at)));
+                    tally.released_from += 1;
+                }
                 Retry::Never => tally.never += 1,
                 other => panic!("no limit answers {other:?}"),
             },
@@ -660,6 +670,7 @@ fn random_compositions_answer_as_their_limits_do_together() {
         denied_later,
         retried,
         on_release,
+        released_from,
         never,
         in_part,
         repeated,
@@ -675,6 +686,7 @@ fn random_compositions_answer_as_their_limits_do_together() {
         denied_later,
         retried,
         on_release,
+        released_from,
         never,
         in_part,
         repeated,

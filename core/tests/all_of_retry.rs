@@ -204,10 +204,12 @@ fn permits_that_return_by_release_delay_only_limits_that_lack_them() {
     let now = Timestamp::ZERO;
     let retry = |permits| Limiter::retry(&all, Denied::Exhausted { now, permits });
     assert_eq!(retry(9), Retry::At(Timestamp::from_secs(7)));
-    assert_eq!(retry(10), Retry::OnRelease);
+    let from = Retry::OnReleaseFrom;
+    assert_eq!(retry(10), from(Timestamp::from_secs(8)));
     let _lease = all.limits().0.try_acquire(8).unwrap();
     assert_eq!(retry(1), Retry::At(now));
     assert_eq!(retry(2), Retry::OnRelease);
+    assert_eq!(retry(3), from(Timestamp::from_secs(1)));
 }
 
 /// Fills a table with a total until a key finds no slot. Returns what the key alone says then, and

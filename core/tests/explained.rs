@@ -55,6 +55,10 @@ fn tells(detail: Detail, oracle: &dyn Limiter, now: Timestamp, decision: Result<
             assert!(at > now && is_full(at) && !is_full(before), "{detail:?}");
         }
         Retry::OnRelease => assert!(!is_full(now), "{detail:?}"),
+        // A penalty over permits that are held.
+        Retry::OnReleaseFrom(at) => {
+            assert!(at > now && !is_full(now) && !is_full(at), "{detail:?}");
+        }
         _ => panic!("{detail:?}"),
     }
 }

@@ -837,7 +837,7 @@ fn a_denial_and_an_inner_penalty_start_one_and_an_oversized_request_does_not() {
     assert!(take(&held, s(0)));
     assert_eq!(
         held.take_at(s(0), 1).unwrap_err().retry(&held),
-        Retry::OnRelease
+        Retry::OnReleaseFrom(s(1))
     );
     held.release(1);
     assert_eq!(

@@ -157,9 +157,9 @@ impl<P: Anchored> Acquire<P> {
     /// cancelled and no permit is returned early. Free permits are granted even if the deadline has
     /// passed.
     ///
-    /// A queue cannot know when a permit is released. So if the limiter is or contains a
-    /// [`Concurrency`](portcullis_core::Concurrency), a request behind others may wait until its
-    /// deadline.
+    /// A queue cannot know when a permit of a [`Concurrency`](portcullis_core::Concurrency) is
+    /// released. So with one alone, a request waits until its deadline. Beside other limits it
+    /// fails immediately if those alone grant it, and the requests ahead of it, too late.
     ///
     /// The same holds for what changes while the request waits: the settings of the limiter, or the
     /// requests ahead. No permits are taken for a request whose deadline has passed. If the timer

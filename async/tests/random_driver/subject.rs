@@ -105,6 +105,17 @@ impl<P: Deref<Target: Limiter> + Clone> Leased for Lease<P> {
     }
 }
 
+/// When a limiter can grant `n` permits at the earliest, whatever is released before.
+fn by_time<L: Limiter + ?Sized>(limiter: &L, now: u64, n: u32) -> Option<u64> {
+    match limiter.peek_at(Timestamp::from_nanos(now), n) {
+        Ok(()) => Some(now),
+        Err(denied) => match limiter.retry(denied) {
+            Retry::At(at) | Retry::OnReleaseFrom(at) => Some(at.as_nanos()),
+            _ => None,
+        },
+    }
+}
+
 /// A queue, and the expected state of its limiters.
 pub(crate) trait Subject: 'static {
     type Lease: Leased + 'static;
@@ -142,6 +153,10 @@ pub(crate) trait Subject: 'static {
     fn is_free(&self, key: usize, now: u64, n: u32) -> bool;
     /// The first instant at which it will have them, if nothing is returned.
     fn free_at(&self, key: usize, now: u64, n: u32) -> Option<u64>;
+    /// When a request can be granted at the earliest, whatever is released before.
+    fn not_before(&self, key: usize, now: u64, n: u32) -> Option<u64> {
+        self.free_at(key, now, n)
+    }
     fn capacity(&self, key: usize) -> u64;
     /// Whether nothing is held.
     fn is_drained(&self) -> bool;
@@ -382,6 +397,9 @@ impl<L: Limits> Subject for Line1<L> {
             },
         }
     }
+    fn not_before(&self, _: usize, now: u64, n: u32) -> Option<u64> {
+        by_time(&self.limits, now, n)
+    }
     fn capacity(&self, _: usize) -> u64 {
         self.limits.capacity()
     }
@@ -607,6 +625,9 @@ impl<L: Limits> Subject for WithinTotal<L> {
             },
             |()| Some(now),
         )
+    }
+    fn not_before(&self, _: usize, now: u64, n: u32) -> Option<u64> {
+        by_time(&self.total, now, n)
     }
     fn capacity(&self, _: usize) -> u64 {
         self.limit.min(self.total.capacity())

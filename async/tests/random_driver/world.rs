@@ -1599,7 +1599,7 @@ impl<S: Subject> World<S> {
             _ = call(|| self.subject.change());
             let now = self.time();
             for wait in self.waits.borrow_mut().iter_mut() {
-                let free = chance::paused(|| self.subject.free_at(wait.key, now, wait.min));
+                let free = chance::paused(|| self.subject.not_before(wait.key, now, wait.min));
                 wait.is_hopeless |= free.is_some_and(|free| free > wait.ends().0);
             }
             self.came(left);

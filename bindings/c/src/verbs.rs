@@ -212,7 +212,7 @@ fn time(now: Timestamp, retry: Retry) -> (c_int, u64) {
     match retry {
         Retry::At(at) => (PC_OK, at.as_nanos()),
         Retry::After(wait) => (PC_OK, now.saturating_add(wait).as_nanos()),
-        Retry::OnRelease => (PC_ON_RELEASE, 0),
+        Retry::OnRelease | Retry::OnReleaseFrom(_) => (PC_ON_RELEASE, 0),
         _ => (PC_NEVER, 0),
     }
 }

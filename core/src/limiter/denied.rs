@@ -222,6 +222,9 @@ pub enum Retry {
     At(Timestamp),
     /// When permits are released. The time of that is unknown.
     OnRelease,
+    /// When permits are released, but not before this instant: another limit grants then at the
+    /// earliest, or a penalty ends.
+    OnReleaseFrom(Timestamp),
     /// The time is unknown: ask again after this duration.
     After(Duration),
     /// Never: the request exceeds the capacity, or no permits ever return.
@@ -231,35 +234,51 @@ pub enum Retry {
 impl Retry {
     /// Returns the later of two retries, for a request that was judged at `now` and needs a grant
     /// from both limiters. [`Never`](Self::Never) is the latest, followed by
-    /// [`OnRelease`](Self::OnRelease), followed by the times. An [`At`](Self::At) and an
+    /// [`OnRelease`](Self::OnRelease), followed by the times. A release and an [`At`](Self::At)
+    /// after `now` give an [`OnReleaseFrom`](Self::OnReleaseFrom). An `At` and an
     /// [`After`](Self::After) give an `After`.
     ///
     /// ```
     /// # use core::time::Duration;
     /// # use portcullis_core::{Retry, Timestamp};
-    /// let (now, at) = (Timestamp::from_secs(3), |s| {
-    ///     Retry::At(Timestamp::from_secs(s))
-    /// });
+    /// let secs = Timestamp::from_secs;
+    /// let (now, at) = (secs(3), |s| Retry::At(secs(s)));
     /// assert_eq!(at(5).longer(at(4), now), at(5));
-    /// assert_eq!(at(5).longer(Retry::OnRelease, now), Retry::OnRelease);
+    /// assert_eq!(at(5).longer(Retry::OnRelease, now), Retry::OnReleaseFrom(secs(5)));
+    /// assert_eq!(at(3).longer(Retry::OnRelease, now), Retry::OnRelease);
     /// let ask = Retry::After(Duration::from_secs(1));
     /// assert_eq!(at(5).longer(ask, now), Retry::After(Duration::from_secs(2)));
     /// ```
     #[must_use]
     pub fn longer(self, other: Self, now: Timestamp) -> Self {
+        use Retry::{After, At, Never, OnRelease, OnReleaseFrom};
         match (self, other) {
-            (Self::Never, _) | (_, Self::Never) => Self::Never,
-            (Self::OnRelease, _) | (_, Self::OnRelease) => Self::OnRelease,
-            (Self::At(a), Self::At(b)) => Self::At(a.max(b)),
-            (Self::After(a), Self::After(b)) => Self::After(a.max(b)),
-            (Self::After(wait), Self::At(at)) | (Self::At(at), Self::After(wait)) => {
-                Self::After(wait.max(at.saturating_since(now)))
+            (Never, _) | (_, Never) => Never,
+            (OnRelease | OnReleaseFrom(_), _) | (_, OnRelease | OnReleaseFrom(_)) => {
+                match self.not_before(now).max(other.not_before(now)) {
+                    from if from > now => OnReleaseFrom(from),
+                    _ => OnRelease,
+                }
+            }
+            (At(a), At(b)) => At(a.max(b)),
+            (After(a), After(b)) => After(a.max(b)),
+            (After(wait), At(at)) | (At(at), After(wait)) => {
+                After(wait.max(at.saturating_since(now)))
             }
         }
     }
 
-    /// Returns the time from `now` until the retry. Returns `None` if no time is known, that is,
-    /// for [`OnRelease`](Self::OnRelease) and [`Never`](Self::Never).
+    /// The instant before which the limiter grants in no case, or `now` if it tells none.
+    const fn not_before(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::At(at) | Self::OnReleaseFrom(at) => at,
+            Self::After(_) | Self::OnRelease | Self::Never => now,
+        }
+    }
+
+    /// Returns the time from `now` until the retry, or until the earliest instant for it. Returns
+    /// `None` if no time is known, that is, for [`OnRelease`](Self::OnRelease) and
+    /// [`Never`](Self::Never).
     ///
     /// ```
     /// # use core::time::Duration;
@@ -273,7 +292,7 @@ impl Retry {
     /// ```
     pub const fn wait_from(self, now: Timestamp) -> Option<Duration> {
         match self {
-            Self::At(at) => Some(at.saturating_since(now)),
+            Self::At(at) | Self::OnReleaseFrom(at) => Some(at.saturating_since(now)),
             Self::After(wait) => Some(wait),
             Self::OnRelease | Self::Never => None,
         }

@@ -190,7 +190,7 @@ impl Limiter for QueuedKey {
     fn retry(&self, denied: Denied) -> Retry {
         let limit = Some(0);
         match self.store.retry(self.at, StoreDenied { limit, denied }) {
-            Retry::OnRelease if !self.hears_all => Retry::After(UNHEARD),
+            Retry::OnRelease | Retry::OnReleaseFrom(_) if !self.hears_all => Retry::After(UNHEARD),
             retry => retry,
         }
     }

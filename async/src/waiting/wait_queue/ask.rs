@@ -243,7 +243,8 @@ pub(crate) fn earliest<L: Limiter + ?Sized>(
 }
 
 /// Returns whether a request that can be tried again at `retry`, by an answer of `now`, misses its
-/// deadline. A request that is larger than the capacity waits for a larger one.
+/// deadline. A request that is larger than the capacity waits for a larger one. Permits may be
+/// released at any time, but not before the limits by time grant.
 pub(super) fn is_too_late<L: Limiter + ?Sized>(
     limiter: &L,
     now: Timestamp,
@@ -252,7 +253,7 @@ pub(super) fn is_too_late<L: Limiter + ?Sized>(
     is_oversized: bool,
 ) -> bool {
     match retry {
-        Retry::At(at) => at > deadline,
+        Retry::At(at) | Retry::OnReleaseFrom(at) => at > deadline,
         Retry::Never if !is_oversized => true,
         // A penalty lasts until its end, whatever is released or changed before.
         _ => is_penalized_beyond(limiter, now, deadline),
