@@ -426,6 +426,27 @@ fn crawl(seed: u64, closes_at: u64) -> u64 {
             );
             assert!(out.iter().filter(|(_, of, _)| *of == host).count() <= 4);
         }
+        // What was granted at this instant was granted before the replies of this instant.
+        let replies: Vec<_> = out.extract_if(.., |(end, ..)| *end <= at).collect();
+        let has_replies = !replies.is_empty();
+        for (_, host, lease) in replies {
+            if random.one_in(6) {
+                let until = at + 1_000 * (1 + random.below(8));
+                let now = millis(at);
+                let pause = |limit: &Host| limit.penalize_at(now, millis(until));
+                let ends = queue.change(|hosts| hosts.table().change_key_at(now, &host, pause));
+                seen[host].alone_until = seen[host].alone_until.max(until);
+                assert_eq!(ends, Ok(millis(seen[host].alone_until)));
+                // It is asked for again.
+                if !queue.is_closed() {
+                    waits[host].push(new(host, u64::MAX));
+                }
+            }
+            drop(lease);
+        }
+        if has_replies {
+            continue;
+        }
         assert!(out.len() <= 40 && (!queue.is_closed() || waits.iter().all(Vec::is_empty)));
         // A place is free only if no page that waits could have it.
         for host in (0..HOSTS).filter(|&host| out.len() < 40 && !waits[host].is_empty()) {
@@ -442,21 +463,6 @@ fn crawl(seed: u64, closes_at: u64) -> u64 {
         assert!(next < u64::MAX, "the queue stands still");
         at = next;
         queue.clock().run(millis(at));
-        for (_, host, lease) in out.extract_if(.., |(end, ..)| *end <= at) {
-            if random.one_in(6) {
-                let until = at + 1_000 * (1 + random.below(8));
-                let now = millis(at);
-                let pause = |limit: &Host| limit.penalize_at(now, millis(until));
-                let ends = queue.change(|hosts| hosts.table().change_key_at(now, &host, pause));
-                seen[host].alone_until = seen[host].alone_until.max(until);
-                assert_eq!(ends, Ok(millis(seen[host].alone_until)));
-                // It is asked for again.
-                if !queue.is_closed() {
-                    waits[host].push(new(host, u64::MAX));
-                }
-            }
-            drop(lease);
-        }
     }
     assert_eq!((now(queue.drained()), queue.counts().waiters), ((), 0));
     let counts = queue.counts();

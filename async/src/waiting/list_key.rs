@@ -69,24 +69,43 @@ impl<T> Slot<T> for Option<T> {
 #[derive(Debug)]
 pub(crate) enum InRound {}
 
-/// The turn of a ready key, in the head of its list.
+/// The ring of the heads whose keys resume a turn that was cut.
+#[derive(Debug)]
+pub(crate) enum Resuming {}
+
+/// The turn of a key, in the head of its list.
 #[derive(Debug)]
 pub struct Turn<W> {
     pub(crate) links: RingLinks<W>,
+    /// The place among the keys that resume, if the phase is that.
+    pub(crate) resuming: RingLinks<W>,
     /// The permits that the key may still take in this turn.
     pub(crate) credit: u64,
     /// Since when the key's own limit grants the head's request.
     pub(crate) since: Timestamp,
+    pub(crate) phase: Phase,
+    /// The turns that the key has begun since it was granted a request, 2 at most.
+    pub(crate) fruitless: u8,
 }
 
-/// The ready keys, at least one.
+/// What a key of the round does with its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It takes its turn when it is at the front.
+    Ready,
+    /// Its own limit has denied in the midst of a turn, and has not granted since.
+    Cut,
+    /// Its own limit grants again: it takes the rest of that turn.
+    Resumes,
+}
+
+/// The keys of the round, at least one.
 #[derive(Debug)]
 pub struct Round<W> {
     pub(crate) ring: Ring<W, InRound>,
-    /// Whether the front key has begun its turn.
+    pub(crate) resuming: Ring<W, Resuming>,
+    /// Whether the front key of `ring` has begun its turn.
     pub(crate) is_open: bool,
-    /// Whether the front key was granted a request in this turn.
-    pub(crate) is_served: bool,
     /// When to ask the total again. Exact and in the past if the total has not denied.
     pub(crate) next: NextTry,
 }

@@ -73,6 +73,11 @@ impl<N: RingNode<Kind>, Kind> Ring<N, Kind> {
     }
 
     #[inline(always)]
+    pub(crate) const fn first(&self) -> Option<NonNull<N>> {
+        self.first
+    }
+
+    #[inline(always)]
     pub(crate) fn last(&self) -> Option<NonNull<N>> {
         // SAFETY: `first` is in the ring, so it is valid and its links belong to the ring.
         self.first.map(|first| unsafe { links(first).before })

@@ -5,67 +5,82 @@
 //! ready keys take turns in a ring: deficit round robin (Shreedhar and Varghese, 1995), with
 //! permits in place of bytes.
 //!
-//! State: the ring of the heads of the ready keys; for each of them its *credit* in permits, and
-//! since when it is ready; whether the front key has begun its turn, and been granted a request in
-//! it; when to ask the total again.
+//! A turn is *cut* if the key's own limit denies in the midst of it. The key passes, and keeps its
+//! credit. When its own limit grants again, before its next turn, it takes the rest of the turn at
+//! once, before the front of the ring. So a key gets permits in proportion to its weight as long as
+//! its own limit allows as many in a whole round, and not only if it allows as many at once.
+//!
+//! State: the ring of the keys, by the heads of their lists; for each of them its *credit* in
+//! permits, its phase, since when its own limit grants, and the turns that it has begun since it
+//! was granted a request; the ring of those that resume a turn; whether the first of the ring has
+//! begun its turn; when to ask the total again. The *front* is the first that resumes, or else the
+//! first of the ring.
 //!
 //! ```text
-//!                    own limit grants: join, at the back, credit 0
-//!   own limit denies ------------------------------------------------> ready
-//!     ^                                                                  |
-//!     +--- own limit denies at the begin of a turn, or no request is ----+
-//!          left: leave, credit lost
+//!   own limit grants: join, at the back of the ring, credit 0
+//!     |        +----- own limit denies, in the turn -----> cut
+//!     v        |                                            |
+//!   ready <----+---- next turn: the old credit is lost -----+
+//!     ^                                                     |
+//!     +-- credit used -- resumes <---- own limit grants ----+
 //!
 //!   the front key:   begin   credit += weight, once for each turn
 //!                    grant   if the credit covers the request: credit -= permits granted;
 //!                            the turn goes on with the next request of the key
-//!                    pass    if it does not: to the back, and the next key begins
-//!                    cut     if its own limit denies after a grant: credit = 0, so it passes
+//!                    pass    if it does not: to the back, and the next key begins. A key that
+//!                            resumes stays in its place of the ring
+//!                    cut     if its own limit denies: pass, and keep the credit. A key that is
+//!                            alone leaves instead, and so does one without a grant since the
+//!                            turn before
+//!                    leave   if no request is left: the credit is lost
 //!                    block   the total denies: everything stays as it is until it is asked again
 //! ```
 //!
 //! Invariants:
 //!
 //! - Each node of the ring is the head of a list, and no list has two nodes in it. The requests of
-//!   a list replace each other as heads, and hand on the credit and the place in the ring.
+//!   a list replace each other as heads, and hand on the turn and its places.
+//! - The keys that resume are in both rings, and no other key is in the second.
 //! - While no thread holds the lock, the front key can take no permits: the total denies its
 //!   request. If it might take some, the pending bit of the round is set, and a thread serves the
 //!   round again. The front key has the credit for its request, or it is alone.
 //! - If the total denies the front key, the other keys wait too. So a request for many permits is
 //!   granted in the end, although others ask for few.
-//! - No key waits for a key whose own limit denies. That key leaves the ring when it is asked at
-//!   the begin of its turn. Then it has a timer of its own, or it waits for a release of its own
-//!   permits. Until then it keeps its place: so a key whose own limit has a burst of less than its
-//!   weight has a shorter turn than its weight allows, and as many turns as the others.
+//! - No key waits for a key whose own limit denies. A key whose turn was cut has a timer of its
+//!   own, or it waits for a release of its own permits. It is in the ring for one more turn at
+//!   most: if its own limit does not grant before, it leaves.
 //!
 //! **Fairness.** Let `N` be the most permits that one request of a key is granted, `w` its weight,
-//! and `G` what it is granted in any span of time in which it is ready throughout. For any two keys
-//! `i` and `j` that are ready throughout the span:
+//! and `G` what it is granted in any span of time in which it is ready throughout. Let `L` be the
+//! credit at the begin of the span of a key that resumes a turn, less than `w + N`, and 0 for other
+//! keys. For any two keys `i` and `j` that are ready throughout the span:
 //!
 //! ```text
-//!   G(i) / w(i) - G(j) / w(j)  <=  1 + (N(i) - 1) / w(i) + (N(j) - 1) / w(j)
+//!   G(i) / w(i) - G(j) / w(j)  <=  1 + (L(i) + N(i) - 1) / w(i) + (N(j) - 1) / w(j)
 //! ```
 //!
 //! Proof. At the end of a turn, the credit is less than the next request: at most `N - 1`. So in
-//! `r` turns, the first and last of which may be cut by the span, a key is granted at most
-//! `r w + N - 1`, and in `r` whole turns at least `r w - (N - 1)`. Between two turns of `i` there
-//! is a whole turn of `j`, because both stay in the ring. So if `i` has `r` turns in the span, `j`
-//! has at least `r - 1` whole ones. Divide by the weights, and subtract.
+//! `r` turns, the first and last of which may be cut off by the span, a key is granted at most
+//! `L + r w + N - 1`, and in `r` whole turns at least `r w - (N - 1)`. Between two turns of `i`
+//! there is a whole turn of `j`, because both stay in the ring. So if `i` has `r` turns in the
+//! span, `j` has at least `r - 1` whole ones. Divide by the weights, and subtract.
 //!
 //! A key that joins is granted its first request, of `n` permits, before any other key has begun
 //! more than `ceil(n / w)` turns. With weights of 1 and requests for one permit: each other key is
-//! granted at most one permit before it. A key cannot save credit, because it loses it when it
-//! leaves; nor does it gain by leaving, because it comes back with no credit, at the back.
+//! granted at most one permit before it, and one more of a turn that was cut. A key cannot save
+//! credit, because it loses it when it leaves or begins the next turn; nor does it gain by leaving,
+//! because it comes back with no credit, at the back.
 //!
 //! **Cost.** Each step of the round moves one node, whatever the number of keys. A grant of `n`
-//! permits takes at most `n / w + 1` steps of its key.
+//! permits takes at most `n / w + 1` steps of its key, and a turn is cut once, or once more for
+//! each grant.
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
 
 use portcullis_core::Timestamp;
 
-use crate::waiting::list_key::{ListKey, Round, Slot, Turn};
+use crate::waiting::list_key::{ListKey, Phase, Round, Slot, Turn};
 use crate::waiting::next_try::NextTry;
 use crate::waiting::ring::{Ring, RingLinks};
 use crate::waiting::wait_list::{Shards, WaitLists, Waiter};
@@ -99,10 +114,11 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         self.round.get().is_none()
     }
 
-    /// Returns the round, and the head of its front key.
+    /// Returns the round, and the head of its front key: the first that resumes a turn, or else the
+    /// first of the ring.
     pub(crate) fn round(&mut self) -> Option<WithFront<'_, K>> {
         let round = self.round.get()?;
-        let front = round.ring.iter().next()?;
+        let front = round.resuming.first().or(round.ring.first())?;
         Some((round, front))
     }
 
@@ -111,16 +127,22 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         self.round().is_some_and(|(_, front)| front == waiter)
     }
 
+    /// Returns whether a single key is in the round.
+    fn is_alone(&mut self) -> bool {
+        let is_alone = |round: &mut Round<_>| round.ring.first() == round.ring.last();
+        self.round.get().is_some_and(is_alone)
+    }
+
     /// Returns the head of the front key and its credit, if it is alone in the round.
     pub(crate) fn lone_front(&mut self) -> Option<(NonNull<Waiter<K>>, u64)> {
-        let (round, front) = self.round()?;
-        let is_alone = round.ring.last() == Some(front);
+        let (_, front) = self.round()?;
+        let is_alone = self.is_alone();
         // SAFETY: the front is linked, so it is valid.
         let credit = unsafe { self.turn(front) }?.credit;
         is_alone.then_some((front, credit))
     }
 
-    /// Returns the turn of a waiter's key, if the waiter is the head of a ready key.
+    /// Returns the turn of a waiter's key, if the waiter is the head of a key of the round.
     ///
     /// # Safety
     ///
@@ -133,26 +155,59 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         unsafe { self.get(waiter).round.get() }
     }
 
-    /// Puts a key at the back of the round, without credit. Its own limit grants the request of its
-    /// head since the given instant.
+    /// Returns whether a waiter is the head of a key that waits for the total alone.
+    ///
+    /// # Safety
+    ///
+    /// The contract is that of `get`.
+    pub(crate) unsafe fn is_ready(&mut self, waiter: NonNull<Waiter<K>>) -> bool {
+        // SAFETY: the caller guarantees the contract of `get`.
+        unsafe { self.turn(waiter) }.is_some_and(|turn| turn.phase != Phase::Cut)
+    }
+
+    /// Makes a key ready, whose own limit grants the request of its head since the given instant.
+    /// If its turn was cut, it resumes it; otherwise it joins at the back, without credit.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is the head of a list, and not ready.
+    pub(crate) unsafe fn make_ready(&mut self, head: NonNull<Waiter<K>>, since: Timestamp) {
+        // SAFETY: the head is linked, as the caller guarantees, so it is valid and its locked
+        // fields belong to the holder of the lock. A turn that was cut is in the ring, and in no
+        // ring of those that resume.
+        unsafe {
+            let Some(turn) = self.turn(head) else {
+                return self.join(head, since);
+            };
+            (turn.since, turn.phase) = (since, Phase::Resumes);
+            if let Some(round) = self.round.get() {
+                round.resuming.push_back(head);
+            }
+        }
+    }
+
+    /// Puts a key at the back of the round.
     ///
     /// # Safety
     ///
     /// The waiter is the head of a list, and not in the round.
-    pub(crate) unsafe fn join(&mut self, head: NonNull<Waiter<K>>, since: Timestamp) {
+    unsafe fn join(&mut self, head: NonNull<Waiter<K>>, since: Timestamp) {
         // SAFETY: the head is linked, as the caller guarantees, so it is valid and its locked
         // fields belong to the holder of the lock. Its turn is set before it enters the ring.
         unsafe {
             self.get(head).round.set(Some(Turn {
                 links: RingLinks::UNLINKED,
+                resuming: RingLinks::UNLINKED,
                 credit: 0,
                 since,
+                phase: Phase::Ready,
+                fruitless: 1,
             }));
             if self.round.get().is_none() {
                 self.round.set(Some(Round {
                     ring: Ring::EMPTY,
+                    resuming: Ring::EMPTY,
                     is_open: false,
-                    is_served: false,
                     next: Round::<Waiter<K>>::NOT_ASKED,
                 }));
             }
@@ -169,15 +224,17 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
     /// The waiter is, or was until now, the head of a list, and is not settled.
     pub(crate) unsafe fn leave_round(&mut self, head: NonNull<Waiter<K>>) {
         // SAFETY: the waiter is linked or not yet settled, as the caller guarantees. It has a turn
-        // exactly if it is in the ring.
+        // exactly if it is in the ring, and its phase tells whether it is among those that resume.
         unsafe {
-            if self.turn(head).is_none() {
+            let Some(&mut Turn { phase, .. }) = self.turn(head) else {
                 return;
-            }
-            let is_front = self.is_front(head);
+            };
             if let Some(round) = self.round.get() {
-                round.is_open &= !is_front;
+                round.is_open &= round.ring.first() != Some(head);
                 round.ring.remove(head);
+                if phase == Phase::Resumes {
+                    round.resuming.remove(head);
+                }
                 if round.ring.is_empty() {
                     self.round.set(None);
                 }
@@ -186,8 +243,8 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         }
     }
 
-    /// Makes `head` the head of a ready key in place of `old`, if that was one. It takes over the
-    /// place and the credit.
+    /// Makes `head` the head of a key of the round in place of `old`, if that was one. It takes
+    /// over the turn.
     ///
     /// # Safety
     ///
@@ -197,16 +254,29 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         // SAFETY: both are linked or not yet settled, as the caller guarantees. A waiter has a turn
         // exactly if it is in the ring; that of `head` is set before it enters.
         unsafe {
-            let Some(&mut Turn { credit, since, .. }) = self.turn(old) else {
+            let Some(&mut Turn {
+                credit,
+                since,
+                phase,
+                fruitless,
+                ..
+            }) = self.turn(old)
+            else {
                 return;
             };
             self.get(head).round.set(Some(Turn {
                 links: RingLinks::UNLINKED,
+                resuming: RingLinks::UNLINKED,
                 credit,
                 since,
+                phase,
+                fruitless,
             }));
             if let Some(round) = self.round.get() {
                 round.ring.replace(old, head);
+                if phase == Phase::Resumes {
+                    round.resuming.replace(old, head);
+                }
             }
             self.get(old).round.set(None);
         }
@@ -223,60 +293,87 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         front: NonNull<Waiter<K>>,
         weight: impl FnOnce() -> u32,
     ) -> u64 {
+        let is_alone = self.is_alone();
         let Some(round) = self.round.get() else {
             return u64::MAX;
         };
-        let is_alone = round.ring.last() == Some(front);
-        let begins = !core::mem::replace(&mut round.is_open, true);
-        round.is_served &= !begins;
+        let resumes = !round.resuming.is_empty();
+        let begins = !resumes && !core::mem::replace(&mut round.is_open, true);
         // SAFETY: the front is linked, as the caller guarantees.
         let Some(turn) = (unsafe { self.turn(front) }) else {
             return u64::MAX;
         };
         if begins {
-            turn.credit = turn.credit.saturating_add(weight().max(1).into());
+            // What is left of a turn that was cut is lost.
+            let saved = match core::mem::replace(&mut turn.phase, Phase::Ready) {
+                Phase::Cut => 0,
+                Phase::Ready | Phase::Resumes => turn.credit,
+            };
+            turn.credit = saved.saturating_add(weight().max(1).into());
+            turn.fruitless = 2.min(turn.fruitless + 1);
         }
         if is_alone { u64::MAX } else { turn.credit }
     }
 
-    /// Charges what the front key was granted to its credit, at least 1.
+    /// Charges what a key was granted to its credit, at least 1.
     ///
     /// # Safety
     ///
-    /// `front` is the head of the front key.
-    pub(crate) unsafe fn pay(&mut self, front: NonNull<Waiter<K>>, granted: u32) {
-        // SAFETY: the front is linked, as the caller guarantees.
-        if let Some(turn) = unsafe { self.turn(front) } {
+    /// The waiter is the head of a key of the round.
+    pub(crate) unsafe fn pay(&mut self, head: NonNull<Waiter<K>>, granted: u32) {
+        // SAFETY: the head is linked, as the caller guarantees.
+        if let Some(turn) = unsafe { self.turn(head) } {
             turn.credit = turn.credit.saturating_sub(granted.max(1).into());
-        }
-        if let Some(round) = self.round.get() {
-            round.is_served = true;
+            turn.fruitless = 0;
         }
     }
 
-    /// Takes the rest of its turn from the front key, whose own limit denies: so it passes. Returns
-    /// false, and changes nothing, if the key is alone or was granted nothing in this turn.
+    /// Cuts the turn of the front key, whose own limit denies: the key keeps its credit, and its
+    /// next turn. If it is alone, or had no grant since the turn before, it leaves the round
+    /// instead.
     ///
     /// # Safety
     ///
     /// `front` is the head of the front key.
-    pub(crate) unsafe fn cut_turn(&mut self, front: NonNull<Waiter<K>>) -> bool {
-        let is_cut = |round: &mut Round<_>| round.is_served && round.ring.last() != Some(front);
-        if !self.round.get().is_some_and(is_cut) {
-            return false;
-        }
+    pub(crate) unsafe fn cut_turn(&mut self, front: NonNull<Waiter<K>>) {
+        let is_alone = self.is_alone();
         // SAFETY: the front is linked, as the caller guarantees.
-        if let Some(turn) = unsafe { self.turn(front) } {
-            turn.credit = 0;
+        unsafe {
+            match self.turn(front) {
+                Some(turn) if !is_alone && turn.fruitless < 2 => {
+                    self.pass_turn(front);
+                    if let Some(turn) = self.turn(front) {
+                        turn.phase = Phase::Cut;
+                    }
+                }
+                _ => self.leave_round(front),
+            }
         }
-        true
     }
 
-    /// Ends the turn of the front key, and moves the key to the back.
-    pub(crate) fn pass_turn(&mut self) {
-        if let Some(round) = self.round.get() {
-            round.is_open = false;
-            round.ring.rotate();
+    /// Ends the turn of the front key, and moves the key to the back. If it has resumed a turn, it
+    /// stays where it is in the ring.
+    ///
+    /// # Safety
+    ///
+    /// `front` is the head of the front key.
+    pub(crate) unsafe fn pass_turn(&mut self, front: NonNull<Waiter<K>>) {
+        // SAFETY: the front is linked, as the caller guarantees. Its phase tells whether it is
+        // among those that resume.
+        unsafe {
+            let Some(turn) = self.turn(front) else {
+                return;
+            };
+            let resumes = core::mem::replace(&mut turn.phase, Phase::Ready) == Phase::Resumes;
+            let Some(round) = self.round.get() else {
+                return;
+            };
+            if resumes {
+                round.resuming.remove(front);
+            } else {
+                round.is_open = false;
+                round.ring.rotate();
+            }
         }
     }
 }

@@ -33,7 +33,7 @@ use crate::finally::Finally;
 use crate::sync::atomic::AtomicU8;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::cell;
-use crate::waiting::list_key::{InRound, ListKey, Slot};
+use crate::waiting::list_key::{InRound, ListKey, Resuming, Slot};
 use crate::waiting::next_try::NextTry;
 use crate::waiting::options::Terms;
 use crate::waiting::ring::{Ring, RingLinks, RingNode};
@@ -251,6 +251,15 @@ unsafe impl<K: ListKey> RingNode<InRound> for Waiter<K> {
         // invariants **Linked** and **Locked** they are valid, and their locked fields belong to
         // the holder of the lock.
         unsafe { NonNull::from(&mut Self::locked(head).round.get().unwrap_unchecked().links) }
+    }
+}
+
+// SAFETY: as above, for the ring of the keys that resume, which is a part of the ready keys.
+unsafe impl<K: ListKey> RingNode<Resuming> for Waiter<K> {
+    #[inline(always)]
+    fn links(head: NonNull<Self>) -> NonNull<RingLinks<Self>> {
+        // SAFETY: as above.
+        unsafe { NonNull::from(&mut Self::locked(head).round.get().unwrap_unchecked().resuming) }
     }
 }
 

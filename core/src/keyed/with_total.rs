@@ -91,9 +91,9 @@ impl<T, L> WithTotal<T, L> {
     /// `weights` returns the weight of the key at an address of the table; 0 counts as 1. The queue
     /// calls it once for each turn of a key, while it holds its lock.
     ///
-    /// The limit of a key must have room for its weight at once. The turn of a key ends when its
-    /// own limit denies, and the rest of the turn is lost: with room for 1 permit, a key of weight
-    /// 3 gets as much as one of weight 1.
+    /// A key gets its share if its own limit allows that many permits in a whole round of the keys.
+    /// It need not allow them at once: the turn of a key that its own limit cuts short goes on when
+    /// that limit grants again.
     ///
     /// ```
     /// use portcullis_core::{Concurrency, Keyed};

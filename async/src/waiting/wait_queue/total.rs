@@ -63,13 +63,13 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         // held. It joins the round only as the head of its list.
         unsafe {
             let waits = &mut lists.waits;
-            let has_turn = waits.turn(waiter).is_some();
-            if has_turn && waits.is_front(waiter) {
+            let is_ready = waits.is_ready(waiter);
+            if is_ready && waits.is_front(waiter) {
                 // A smaller request than the head before may fit where that did not.
                 self.pending.add(ROUND);
             }
-            let joins = !has_turn && asked.is_ready && waits.get(waiter).is_head();
-            if !(has_turn || joins) {
+            let joins = !is_ready && asked.is_ready && waits.get(waiter).is_head();
+            if !(is_ready || joins) {
                 return asked.next_try;
             }
             if joins {
@@ -81,7 +81,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                     // A key that was alone needed no credit. Now it passes its turn.
                     self.pending.add(ROUND);
                 }
-                waits.join(waiter, asked.now);
+                if waits.turn(waiter).is_some() {
+                    // It resumes a turn, before the front key.
+                    self.pending.add(ROUND);
+                }
+                waits.make_ready(waiter, asked.now);
                 if let Some((round, _)) = waits.round().filter(|_| begins) {
                     round.next = asked.next_try;
                 }
@@ -160,7 +164,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         // held.
         unsafe {
             let (key, Request { min, .. }) = Waiter::asks(head);
-            let is_ready = lists.waits.turn(head).is_some();
+            let is_ready = lists.waits.is_ready(head);
             match self.source.blocked_by(key, at, min) {
                 Blocked::OwnLimit(Denied::ExceedsCapacity { .. }, retry)
                 | Blocked::Total(Denied::ExceedsCapacity { .. }, retry) => {
@@ -176,7 +180,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
                 _ => {
                     if !is_ready {
-                        lists.waits.join(head, at);
+                        lists.waits.make_ready(head, at);
                         lists.occupied |= ROUND;
                         self.raise(ROUND);
                     }
@@ -261,9 +265,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             (request, credit, since)
         };
         if credit < request.room() {
-            lists.waits.pass_turn();
             // SAFETY: as before.
-            unsafe { lists.wait_for_turn(front) };
+            unsafe {
+                lists.waits.pass_turn(front);
+                lists.wait_for_turn(front);
+            }
             return Served::Passed;
         }
         let at = since.max(as_of);
@@ -287,8 +293,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 
     /// Finds out which limit has denied the request of the front key as of `at`. If it is the key's
-    /// own, the turn ends, and a key that got nothing in it leaves the round. If it is the total,
-    /// the round waits.
+    /// own, the turn is cut; if it is the total, the round waits.
     fn deny_front(
         &self,
         lists: &mut Lists<Q::Source>,
@@ -302,13 +307,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         // SAFETY: the front is linked, so it is filled and its request does not change.
         let (key, request) = unsafe { Waiter::asks(front) };
         let next_try = match self.source.blocked_by(key, at, request.min) {
-            // SAFETY: the front is the head of the front key, and `lists` proves that the lock is
-            // held.
-            Blocked::OwnLimit(..) if unsafe { lists.waits.cut_turn(front) } => {
-                return Served::AsOf(as_of);
-            }
             Blocked::OwnLimit(_, retry) | Blocked::Total(Denied::ExceedsCapacity { .. }, retry) => {
-                Self::leave_round(lists, front);
+                // SAFETY: the front is the head of the front key, and `lists` proves that the lock
+                // is held.
+                unsafe { lists.waits.cut_turn(front) };
+                lists.note_round();
                 let next_try = Self::next_try(retry, at, now);
                 self.set_next_try(lists, front, next_try, now);
                 if next_try.exact && next_try.at <= now {
