@@ -188,7 +188,7 @@ fn explain(text: &mut String, policy: &Policy, request: &Request<'_>, only_kind:
     let _ = match (decision.rule(), decision.outcome()) {
         (Some(rule), Outcome::Stored) => writeln!(
             text,
-            "=> decided by {} in the store {}",
+            "=> decided by {} in the store {}, which is not asked here",
             named(rule),
             visible(rule.store().unwrap_or_default().as_bytes())
         ),

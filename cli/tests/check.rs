@@ -441,7 +441,7 @@ fn a_rule_with_a_store_is_asked_there() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let stdout = text(&output.stdout);
     let expected = "  all  decides: the store shared is asked: 5/m\n\
-                    => decided by all in the store shared\n";
+                    => decided by all in the store shared, which is not asked here\n";
     assert!(stdout.ends_with(expected), "{stdout}");
 }
 

@@ -143,7 +143,9 @@ impl Running {
                 "frontend web from portcullis
                     bind {address} accept-proxy
                     timeout client 30s
-                    http-request return status 200\n"
+                    http-request return status 200
+                backend other
+                    server one {address}\n"
             );
             fs::write(folder.join("haproxy.cfg"), config).unwrap();
             let mut command = Command::new(program);

@@ -592,13 +592,26 @@ impl Limit {
     /// smaller the number, the more they have in common. `None` if it cannot.
     #[cfg(feature = "live")]
     pub(crate) fn kinship(&self, before: &Self) -> Option<u8> {
-        let settings = |of: &Self| Self {
-            name: None,
-            // A limit that goes on has its permits.
-            initial: None,
-            queue: 0,
-            queue_order: None,
-            ..of.clone()
+        // All fields are named, so that whoever adds one decides whether it counts here.
+        let settings = |of: &Self| {
+            let Self {
+                name: _,
+                // A limit that goes on has its permits.
+                initial: _,
+                queue: _,
+                queue_order: _,
+                count,
+                period,
+                algorithm,
+                burst,
+                stepwise,
+                strict,
+                wait,
+                debt,
+            } = *of;
+            (
+                count, period, algorithm, burst, stepwise, strict, wait, debt,
+            )
         };
         let kind = |of: &Self| {
             let algorithm = mem::discriminant(&of.algorithm);

@@ -229,6 +229,11 @@ fn limit_lines(limit: &Limit, slot: usize, deny: &str, is_limited: &str) -> [Str
     }
 }
 
+/// What a proxy without limits begins with. It would have the last section before it otherwise, and
+/// HAProxy refuses a backend that has the limits of a frontend.
+const END: &str = "\n# For the proxies that do not name the section above.\n\
+                   defaults\n    mode http\n";
+
 /// How to load the file, and how many limits a request can have.
 fn head(slots: usize) -> String {
     let mut text = String::from(
@@ -301,7 +306,7 @@ pub(crate) fn write(plan: Plan<'_>) -> (String, Vec<Unsaid<'_>>) {
     let mut text = head(slots);
     let _ = write!(
         text,
-        "{tables}\ndefaults portcullis\n    mode http\n{rules}{tracks}{denies}{counts}"
+        "{tables}\ndefaults portcullis\n    mode http\n{rules}{tracks}{denies}{counts}{END}"
     );
     (text, plan.unsaid)
 }

@@ -26,7 +26,8 @@ pub(super) struct Mutant {
     /// The first words of the function that is changed, up to its end; in Lua, of the block. They
     /// must occur once in the file.
     pub(super) within: &'static str,
-    /// The text to replace. It must occur once in the function. White space does not matter.
+    /// The text to replace. It must occur once in the function. White space does not matter. Write
+    /// no comma before a closing bracket, also where the source has one.
     pub(super) text: &'static str,
     pub(super) by: &'static str,
     /// The file of a test, and its name.
