@@ -4,6 +4,7 @@
 mod allocations;
 
 use std::collections::BTreeMap;
+use std::panic::catch_unwind;
 use std::thread;
 
 use allocations::allocations;
@@ -72,8 +73,15 @@ fn requests(count: u64, mut decide: impl FnMut(Timestamp, &Request<'_>)) {
     }
 }
 
+/// In the table with room for few keys, one of 300 keys collides with another in about 1 of 200
+/// runs. A mistake shows in each run.
 #[test]
 fn the_counts_of_rules_and_keys_are_those_of_the_decisions() {
+    let agree = |_| catch_unwind(counts_are_those_of_the_decisions).is_ok();
+    assert!((0..3).any(agree), "see the failures above");
+}
+
+fn counts_are_those_of_the_decisions() {
     // Room for all keys.
     let (policy, same) = (policy(), policy());
     let statistics = Statistics::new(&policy)
