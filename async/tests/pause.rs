@@ -6,12 +6,12 @@ mod support;
 use core::time::Duration;
 
 use portcullis_async::{Acquire, KeyedQueue, Oversized, Queue, QueueKey, Rejected};
-use portcullis_core::keyed::{Line, RandomSeed, WithTotal};
+use portcullis_core::keyed::{Address, Line, RandomSeed, WithTotal};
 use portcullis_core::queue::QueueLimiter;
 use portcullis_core::state::Carry;
 use portcullis_core::{
-    AdjustableBucket, AllOf, Clock, Concurrency, Denied, KeyedArray, Lease, Limiter, ManualClock,
-    Penalty, Rate, Retry, Timestamp, TokenBucket,
+    AdjustableBucket, AllOf, Clock, Concurrency, Denied, Keyed, KeyedArray, Lease, Limiter,
+    ManualClock, Penalty, Rate, Retry, Timestamp, TokenBucket,
 };
 use support::random::Random;
 use support::{Hand, SECOND, START, Task, now, permits};
@@ -102,6 +102,45 @@ fn requests_whose_deadlines_come_before_the_end_of_a_pause_end_at_once() {
         assert_eq!(permits(granted.outcome()), Ok(1));
     }
     assert_eq!(permits(e.outcome()), Ok(1));
+}
+
+/// A pause denies first, and so hides that a request is too large.
+#[test]
+fn a_limit_that_is_lowered_in_a_pause_rejects_what_exceeds_it_at_once() {
+    let limit = paused(AdjustableBucket::new(Rate::per_second(1_000), 4));
+    let queue = Queue::new(limit, Hand::new(), 99);
+    _ = queue.change(|limit| limit.penalize_at(START, s(30)));
+    let large = Task::waiting(queue.acquire(4));
+    let mut small = Task::waiting(queue.acquire(1));
+    let lower = |bucket: &AdjustableBucket| {
+        bucket.adjust_at(START, Rate::per_second(1_000), 1, Carry::Keep)
+    };
+    queue.change(|limit| lower(limit.limiter())).unwrap();
+    let exceeds = Err(Rejected::ExceedsCapacity {
+        permits: 4,
+        capacity: 1,
+    });
+    assert_eq!(permits(large.outcome()), exceeds);
+    assert!(small.is_pending());
+    queue.clock().run(s(30));
+    assert_eq!(permits(small.outcome()), Ok(1));
+}
+
+#[test]
+fn a_request_that_is_larger_than_a_paused_total_delays_no_other_key() {
+    let rate = paused(TokenBucket::new(Rate::per_second(1_000), 9));
+    let total = AllOf::new((rate, Concurrency::new(1)));
+    let each = Keyed::for_keys(Concurrency::new(9), 100);
+    let hosts = WithTotal::new(each, total).with_weights(|_: &Address| 5_u32);
+    let queue = KeyedQueue::new(hosts, Hand::new(), 99).with_oversized(Oversized::Wait);
+    _ = queue.change(|hosts| hosts.total().limits().0.penalize_at(START, s(30)));
+    let mut large = Task::waiting(queue.acquire("a", 2));
+    let mut small = Task::waiting(queue.acquire("b", 1));
+    queue.clock().run(s(30));
+    // One of the two drives the queue.
+    assert!(large.is_pending());
+    _ = small.poll().map(|lease| assert_eq!(permits(lease), Ok(1)));
+    assert_eq!(queue.counts().granted, 1);
 }
 
 #[test]

@@ -153,9 +153,10 @@ impl<P: Anchored> Acquire<P> {
     /// still granted. [`Timestamp::MAX`] means no deadline, which is the default.
     ///
     /// The request fails with [`Rejected::Deadline`] when the deadline has passed. It fails
-    /// immediately if the deadline cannot be met, on the assumption that no earlier request is
-    /// cancelled and no permit is returned early. Free permits are granted even if the deadline has
-    /// passed.
+    /// immediately if the deadline cannot be met, on the assumption that no earlier request ends
+    /// without its permits, at its own deadline or because it is cancelled, and that no permit is
+    /// returned early. Several limits, and windows, tell a time that may be too early: the request
+    /// then waits until its deadline. Free permits are granted even if the deadline has passed.
     ///
     /// A queue cannot know when a permit of a [`Concurrency`](portcullis_core::Concurrency) is
     /// released. So with one alone, a request waits until its deadline. Beside other limits it

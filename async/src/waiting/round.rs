@@ -68,8 +68,8 @@
 //! A key that joins is granted its first request, of `n` permits, before any other key has begun
 //! more than `ceil(n / w)` turns. With weights of 1 and requests for one permit: each other key is
 //! granted at most one permit before it, and one more of a turn that was cut. A key cannot save
-//! credit, because it loses it when it leaves or begins the next turn; nor does it gain by leaving,
-//! because it comes back with no credit, at the back.
+//! credit: it loses it when it leaves, and what a cut has left when its next turn begins. Nor does
+//! it gain by leaving, because it comes back with no credit, at the back.
 //!
 //! **Cost.** Each step of the round moves one node, whatever the number of keys. A grant of `n`
 //! permits takes at most `n / w + 1` steps of its key, and a turn is cut once, or once more for

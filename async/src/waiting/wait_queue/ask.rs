@@ -17,6 +17,7 @@ use portcullis_core::{Clock, Denied, Limiter, Retry, Timestamp};
 use super::taken::Taken;
 use super::{Grant, WaitQueue};
 use crate::waiting::limiter_source::LimiterSource;
+use crate::waiting::options::Oversized;
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::rejected::Rejected;
 use crate::waiting::wait_list::Request;
@@ -186,6 +187,20 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         self.wake_and_grant(&mut batch);
         batch.resume();
         taken.map(|taken| taken.map(|taken| taken.keep().1))
+    }
+
+    /// Returns whether a request was denied because it needs more permits than its limiter can ever
+    /// have. A penalty, or another limit of a composition, may deny it first.
+    #[inline(always)]
+    pub(super) fn is_oversized(&self, key: Key<Q>, denied: Denied, min: u32) -> bool {
+        matches!(denied, Denied::ExceedsCapacity { .. })
+            || u64::from(min.max(1)) > self.source.at(key).capacity()
+    }
+
+    /// Returns whether a waiting request is to be rejected because it is oversized.
+    #[inline(always)]
+    pub(super) fn rejects(&self, key: Key<Q>, denied: Denied, min: u32) -> bool {
+        self.options.oversized == Oversized::Reject && self.is_oversized(key, denied, min)
     }
 
     /// Informs a key's limiter that a request has ended without a grant.

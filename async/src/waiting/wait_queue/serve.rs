@@ -20,7 +20,7 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::sync::atomic::fence;
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::next_try::NextTry;
-use crate::waiting::options::{Order, Oversized};
+use crate::waiting::options::Order;
 use crate::waiting::pending_releases::PendingReleases;
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::wait_list::{Event, Removed, Request, Shard, State, Waiter};
@@ -207,7 +207,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             let (lists, head) = (&mut *unserved.lists, unserved.head);
             // SAFETY: `unserved.head` is linked: it is the head that was passed in, or the next
             // head that `settle` returned.
-            let (_, Request { deadline, .. }) = unsafe { Waiter::asks(head) };
+            let (_, Request { min, deadline, .. }) = unsafe { Waiter::asks(head) };
             let taken = if batch.is_full() || deadline < at {
                 None
             } else {
@@ -215,9 +215,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             };
             let settled = match taken {
                 Some(Ok(grant)) => self.settle_granted(lists, batch, head, grant, now),
-                Some(Err(Denied::ExceedsCapacity { .. }))
-                    if self.options.oversized == Oversized::Reject =>
-                {
+                Some(Err(denied)) if self.rejects(key, denied, min) => {
                     self.settle_oversized(lists, batch, head, now)
                 }
                 denied => {

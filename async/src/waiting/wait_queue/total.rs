@@ -15,7 +15,7 @@ use core::ptr::NonNull;
 use core::time::Duration;
 
 use portcullis_core::Timestamp;
-use portcullis_core::limiter::{Denied, Retry};
+use portcullis_core::limiter::Retry;
 use portcullis_core::queue::Blocked;
 
 use super::admit::Asked;
@@ -37,7 +37,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     pub(super) fn judge_newcomer(&self, asked: &mut Asked, key: Key<Q>, n: u32) {
         let now = asked.now;
         (asked.is_ready, asked.next_try) = match self.source.blocked_by(key, now, n) {
-            Blocked::OwnLimit(_, retry) | Blocked::Total(Denied::ExceedsCapacity { .. }, retry) => {
+            Blocked::OwnLimit(_, retry) => (false, Self::next_try(retry, now, now)),
+            Blocked::Total(denied, retry) if self.is_oversized(key, denied, n) => {
                 (false, Self::next_try(retry, now, now))
             }
             Blocked::Total(_, retry) => (true, Self::next_try(retry, now, now)),
@@ -166,8 +167,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             let (key, Request { min, .. }) = Waiter::asks(head);
             let is_ready = lists.waits.is_ready(head);
             match self.source.blocked_by(key, at, min) {
-                Blocked::OwnLimit(Denied::ExceedsCapacity { .. }, retry)
-                | Blocked::Total(Denied::ExceedsCapacity { .. }, retry) => {
+                Blocked::OwnLimit(denied, retry) | Blocked::Total(denied, retry)
+                    if self.is_oversized(key, denied, min) =>
+                {
                     Self::leave_round(lists, head);
                     if self.options.oversized == Oversized::Reject {
                         Judged::Exceeds
@@ -258,11 +260,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ) -> Served {
         // SAFETY: the caller guarantees that the waiter is the head of the front key, and `lists`
         // proves that the lock is held.
-        let (request, credit, since) = unsafe {
+        let (key, request, credit, since) = unsafe {
             let (key, request) = Waiter::asks(front);
             let credit = lists.waits.begin_turn(front, || self.source.weight(key));
             let since = lists.waits.turn(front).map_or(now, |turn| turn.since);
-            (request, credit, since)
+            (key, request, credit, since)
         };
         if credit < request.room() {
             // SAFETY: as before.
@@ -284,7 +286,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 self.settle_granted(lists, batch, front, grant, now);
                 Served::AsOf(at)
             }
-            Err(Denied::ExceedsCapacity { .. }) if self.options.oversized == Oversized::Reject => {
+            Err(denied) if self.rejects(key, denied, request.min) => {
                 self.settle_oversized(lists, batch, front, now);
                 Served::AsOf(as_of)
             }
@@ -307,7 +309,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         // SAFETY: the front is linked, so it is filled and its request does not change.
         let (key, request) = unsafe { Waiter::asks(front) };
         let next_try = match self.source.blocked_by(key, at, request.min) {
-            Blocked::OwnLimit(_, retry) | Blocked::Total(Denied::ExceedsCapacity { .. }, retry) => {
+            Blocked::Total(denied, retry) if !self.is_oversized(key, denied, request.min) => {
+                Self::next_try(retry, at, now)
+            }
+            Blocked::No => Self::next_try(Retry::At(at), at, now),
+            Blocked::OwnLimit(_, retry) | Blocked::Total(_, retry) => {
                 // SAFETY: the front is the head of the front key, and `lists` proves that the lock
                 // is held.
                 unsafe { lists.waits.cut_turn(front) };
@@ -320,8 +326,6 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
                 return Served::AsOf(as_of);
             }
-            Blocked::Total(_, retry) => Self::next_try(retry, at, now),
-            Blocked::No => Self::next_try(Retry::At(at), at, now),
         };
         if next_try.exact && next_try.at <= now {
             return Served::AsOf(next_try.at.max(earliest));
