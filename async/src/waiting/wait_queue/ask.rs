@@ -189,12 +189,15 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         taken.map(|taken| taken.map(|taken| taken.keep().1))
     }
 
-    /// Returns whether a request was denied because it needs more permits than its limiter can ever
-    /// have. A penalty, or another limit of a composition, may deny it first.
+    /// Returns whether a request that was denied needs more permits than its limiter can ever have.
+    /// A penalty, for example, denies it before the limiter says so.
     #[inline(always)]
     pub(super) fn is_oversized(&self, key: Key<Q>, denied: Denied, min: u32) -> bool {
-        matches!(denied, Denied::ExceedsCapacity { .. })
-            || u64::from(min.max(1)) > self.source.at(key).capacity()
+        match denied {
+            Denied::ExceedsCapacity { .. } => true,
+            Denied::Exhausted { .. } => false,
+            _ => u64::from(min.max(1)) > self.source.at(key).capacity(),
+        }
     }
 
     /// Returns whether a waiting request is to be rejected because it is oversized.
