@@ -330,6 +330,13 @@ impl<L: RuleList, const LINES: usize> OfThree<L, LINES> {
                     let waits = |limit: &Limit| {
                         matches!(limit, Limit::AtOnce(_)) && limit.has(at) < n.into()
                     };
+                    // Whether the limits whose permits return by time have them.
+                    let by_time = |at| {
+                        let mut all = limits.iter();
+                        all.all(|limit| {
+                            matches!(limit, Limit::AtOnce(_)) || limit.has(at) >= n.into()
+                        })
+                    };
                     let fits = match retry {
                         Retry::At(retry) => {
                             let retry = retry.as_nanos();
@@ -337,7 +344,15 @@ impl<L: RuleList, const LINES: usize> OfThree<L, LINES> {
                                 && limits.has(retry - 1) < n.into()
                                 && retry > at
                         }
-                        retry => retry == Retry::OnRelease && limits.iter().any(waits),
+                        Retry::OnRelease => limits.iter().any(waits) && by_time(at),
+                        Retry::OnReleaseFrom(from) => {
+                            let from = from.as_nanos();
+                            limits.iter().any(waits)
+                                && by_time(from)
+                                && !by_time(from - 1)
+                                && from > at
+                        }
+                        _ => false,
                     };
                     group.check(fits, format_args!("{name}, {step}: {retry:?} of {at}"));
                 }
