@@ -73,9 +73,10 @@ use crate::waiting::wait_queue::{HasWaitQueue, WaitQueue};
 /// - A request for `n` permits of a key with the weight `w` is granted before any other key has had
 ///   more than `n / w` turns, rounded up, since the key began to wait for the total.
 /// - A key whose own limit denies delays no other key. In the midst of a turn, it takes the rest of
-///   the turn as soon as its own limit grants, before the other keys: up to its weight more than
-///   the bounds above. What it has not taken when its next turn begins is lost. If its own limit
-///   grants nothing for a whole round, it comes back at the end of the round.
+///   the turn as soon as its own limit grants, before the other keys. So it may exceed the bounds
+///   above by that rest, less than its weight and its largest request together. What it has not
+///   taken when its next turn begins is lost. If its own limit grants nothing for a whole round, it
+///   comes back at the end of the round.
 /// - In [newest-first order](crate::Order::NewestFirst) the keys take turns as well; each key then
 ///   serves its newest request.
 /// - A request for a range of permits ([`Acquire::up_to`]) takes no more than the rest of its turn

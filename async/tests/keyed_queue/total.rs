@@ -8,9 +8,7 @@ use portcullis_async::{Acquire, KeyedQueue, Next, Order, Oversized, QueueKey, Re
 use portcullis_core::keyed::{
     Address, ConcurrencyRules, Line, RandomSeed, Seed, TokenBucketRules, WithTotal,
 };
-use portcullis_core::{
-    AllOf, Concurrency, Keyed, KeyedList, Lease, Limiter, Rate, Timestamp, TokenBucket,
-};
+use portcullis_core::{Concurrency, Keyed, KeyedList, Lease, Rate, Timestamp, TokenBucket};
 
 use super::support::random::Random;
 use super::support::{Hand, Task, now, permits};
@@ -431,24 +429,6 @@ fn a_changed_total_serves_the_keys_in_turn() {
     assert_eq!(free(&queue), 2);
 }
 
-/// The rate denies first, and so hides that the request can never have two places.
-#[test]
-fn a_request_that_a_part_of_the_total_can_never_grant_delays_no_other_key() {
-    let rate = TokenBucket::new(Rate::per_second(1), 9);
-    rate.take_at(millis(0), 9).unwrap();
-    let table = Keyed::for_keys(Concurrency::new(9), 100);
-    let total = AllOf::new((rate, Concurrency::new(1)));
-    let queue = KeyedQueue::new(WithTotal::new(table, total), Hand::new(), 99);
-    let queue = queue.with_oversized(Oversized::Wait);
-    let mut large = Task::waiting(queue.acquire("a", 2));
-    let mut small = Task::waiting(queue.acquire("b", 1));
-    queue.clock().run(millis(1_000));
-    assert!(large.is_pending());
-    // One of the two drives the queue.
-    _ = small.poll().map(|lease| assert_eq!(permits(lease), Ok(1)));
-    assert_eq!(queue.counts().granted, 1);
-}
-
 #[test]
 fn a_request_that_waits_for_a_larger_total_delays_no_other_key() {
     let queue = places(9, 2).with_oversized(Oversized::Wait);
@@ -748,10 +728,11 @@ impl Model {
         } else {
             return;
         }
-        self.share_anew(key);
+        self.begin_span(key);
     }
 
-    fn share_anew(&mut self, key: usize) {
+    /// Begins a new span, in which the grants of the key are compared with those of each other.
+    fn begin_span(&mut self, key: usize) {
         let left = |key: usize| match self.phases[key] {
             Phase::Resumes => self.credits[key],
             _ => 0,
@@ -771,7 +752,7 @@ impl Model {
             if !resumes && !self.has_begun {
                 if self.phases[key] == Phase::Cut {
                     (self.phases[key], self.credits[key]) = (Phase::Ready, 0);
-                    self.share_anew(key);
+                    self.begin_span(key);
                 }
                 self.credits[key] += u64::from(self.weights[key]);
                 self.fruitless[key] += 1;

@@ -295,7 +295,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 
     /// Finds out which limit has denied the request of the front key as of `at`. If it is the key's
-    /// own, the turn is cut; if it is the total, the round waits.
+    /// own, the turn is cut; if it is the total, the round waits. A key whose request exceeds the
+    /// total leaves.
     fn deny_front(
         &self,
         lists: &mut Lists<Q::Source>,
@@ -308,16 +309,22 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let earliest = self.earliest_as_of(now);
         // SAFETY: the front is linked, so it is filled and its request does not change.
         let (key, request) = unsafe { Waiter::asks(front) };
-        let next_try = match self.source.blocked_by(key, at, request.min) {
+        let blocked = self.source.blocked_by(key, at, request.min);
+        let is_own = matches!(blocked, Blocked::OwnLimit(..));
+        let next_try = match blocked {
             Blocked::Total(denied, retry) if !self.is_oversized(key, denied, request.min) => {
                 Self::next_try(retry, at, now)
             }
             Blocked::No => Self::next_try(Retry::At(at), at, now),
             Blocked::OwnLimit(_, retry) | Blocked::Total(_, retry) => {
-                // SAFETY: the front is the head of the front key, and `lists` proves that the lock
-                // is held.
-                unsafe { lists.waits.cut_turn(front) };
-                lists.note_round();
+                if is_own {
+                    // SAFETY: the front is the head of the front key, and `lists` proves that the
+                    // lock is held.
+                    unsafe { lists.waits.cut_turn(front) };
+                    lists.note_round();
+                } else {
+                    Self::leave_round(lists, front);
+                }
                 let next_try = Self::next_try(retry, at, now);
                 self.set_next_try(lists, front, next_try, now);
                 if next_try.exact && next_try.at <= now {
