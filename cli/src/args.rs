@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 use core::num::NonZero;
 use core::time::Duration;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum, ValueHint};
@@ -17,8 +18,8 @@ use crate::replay::args::ReplayArgs;
 /// Portcullis is a library of lock-free rate limiters. This program demonstrates them: `demo` puts
 /// each limiter under load, checks its bound, and lets a burst wait in a queue; `replay` shows what
 /// limits would have done to the requests of access logs; `check` checks a file of rules; `export`
-/// writes rules for nginx, HAProxy or Envoy; `pace` releases lines at a rate; `adapt` shows what
-/// limits would find that find themselves.
+/// writes rules for nginx, HAProxy or Envoy; `serve` enforces them for proxies; `pace` releases
+/// lines at a rate; `adapt` shows what limits would find that find themselves.
 #[derive(Debug, Parser)]
 #[command(
     name = "portcullis",
@@ -34,6 +35,7 @@ use crate::replay::args::ReplayArgs;
   portcullis check policy.toml --request 'POST /login' --address 192.0.2.7
   portcullis replay access.log --policy policy.toml --recommend 1%
   portcullis export policy.toml --to nginx
+  portcullis serve policy.toml --listen 127.0.0.1:8787
   portcullis shm ls
   portcullis pace 100/s < urls.txt | xargs -n 1 curl
   portcullis adapt scenario.toml
@@ -58,6 +60,7 @@ pub(crate) enum Command {
     #[cfg(target_os = "linux")]
     Shm(ShmArgs),
     Export(ExportArgs),
+    Serve(ServeArgs),
     Pace(PaceArgs),
     Adapt(AdaptArgs),
     Completions(CompletionsArgs),
@@ -364,6 +367,23 @@ pub(crate) enum ShmCommand {
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
+}
+
+/// Enforces a file of rules for proxies: runs the program `portcullis-serve`.
+///
+/// That program is a package of its own. It is looked for beside this program, and then in PATH.
+/// All arguments are its own, also `--help`.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct ServeArgs {
+    /// The arguments of `portcullis-serve`
+    #[arg(
+        value_name = "ARGUMENTS",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_hint = ValueHint::FilePath
+    )]
+    pub(crate) arguments: Vec<OsString>,
 }
 
 /// Releases lines at a rate: those of the standard input, or of a command.

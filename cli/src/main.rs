@@ -11,6 +11,7 @@
 //! | [`export`] | the rules of a file in the configuration of nginx, HAProxy or Envoy |
 //! | [`policy_file`] | files of rules: their formats, and how their errors are shown |
 //! | `shm` | limiters in memory that processes share: lists, shows and removes them |
+//! | [`serve`] | the program `portcullis-serve`, found and run |
 //! | [`pace`] | lines, released at a rate |
 //! | [`colour`] | whether output has colours |
 //! | [`completions`] | scripts that complete the arguments in a shell |
@@ -29,6 +30,7 @@ mod limit;
 mod pace;
 mod policy_file;
 mod replay;
+mod serve;
 #[cfg(target_os = "linux")]
 mod shm;
 mod text;
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         #[cfg(target_os = "linux")]
         Command::Shm(args) => shm::run(&args),
         Command::Export(args) => export::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Pace(args) => pace::run(&args),
         Command::Adapt(args) => adapt::run(&args),
         Command::Completions(args) => completions::run(&args),

@@ -40,5 +40,8 @@ mod replay_page;
 #[path = "replay_policy.rs"]
 mod replay_policy;
 
+#[path = "serve.rs"]
+mod serve;
+
 #[path = "shm.rs"]
 mod shm;
