@@ -69,7 +69,8 @@ pub(crate) fn check(context: &Context) -> Check {
 
 /// Returns the compiler and its target, as `rustc-1.95.0-x86_64-unknown-linux-gnu`.
 fn compiler() -> Result<String, String> {
-    let printed = programs::output("rustc", &["-vV"]).ok_or("rustc does not tell its version")?;
+    let printed =
+        programs::output(programs::rustc(), &["-vV"]).ok_or("rustc does not tell its version")?;
     let field = |name| printed.lines().find_map(|line| line.strip_prefix(name));
     let (release, host) = field("release: ")
         .zip(field("host: "))

@@ -8,6 +8,7 @@ use std::process::Command;
 use crate::command::Words;
 use crate::debian;
 use crate::files;
+use crate::programs;
 
 /// The option that makes `bench-check` and `firmware-cost` write new baselines, and `house` write
 /// shorter lists.
@@ -63,7 +64,7 @@ impl Context {
     pub(crate) fn cargo(&self) -> Command {
         let mut cargo =
             Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-        cargo.current_dir(&self.root);
+        cargo.current_dir(&self.root).env("PATH", programs::path());
         // As in the workspace, so that programs outside it use what was compiled in it.
         cargo.env("CARGO_PROFILE_DEV_DEBUG", "false");
         self.prepare(&mut cargo);

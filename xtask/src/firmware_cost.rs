@@ -7,6 +7,7 @@
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use crate::baseline;
 use crate::command::{self, Check};
@@ -93,7 +94,11 @@ const WHAT: [&str; 7] = [
 
 pub(crate) fn check(context: &Context) -> Check {
     let (_, is_debian) = firmware::folder(context);
-    let compiler = compiler(if is_debian { "/usr/bin/rustc" } else { "rustc" })?;
+    let compiler = compiler(&if is_debian {
+        PathBuf::from("/usr/bin/rustc")
+    } else {
+        programs::rustc()
+    })?;
     let mut now = BTreeMap::new();
     for target in TARGETS {
         let of = |subject| {
@@ -144,14 +149,14 @@ pub(crate) fn check(context: &Context) -> Check {
     }
 }
 
-fn compiler(rustc: &str) -> Result<String, String> {
+fn compiler(rustc: &Path) -> Result<String, String> {
     let printed = programs::output(rustc, &["--version"]);
     let version = printed
         .as_deref()
         .and_then(|printed| printed.split(' ').nth(1));
     version
         .map(|version| format!("rustc-{version}"))
-        .ok_or_else(|| format!("{rustc} does not print its version"))
+        .ok_or_else(|| format!("{} does not print its version", rustc.display()))
 }
 
 /// Builds and runs the program with one limiter in it. Returns its RAM, and the rest for this

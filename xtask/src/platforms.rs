@@ -69,6 +69,9 @@ fn libraries(context: &Context, target: &str, folders: &[&str]) -> std::process:
 
 /// Returns whether the default toolchain has the standard library of the target.
 fn has_std(target: &str) -> bool {
-    let printed = programs::output("rustc", &["--print", "target-libdir", "--target", target]);
+    let printed = programs::output(
+        programs::rustc(),
+        &["--print", "target-libdir", "--target", target],
+    );
     printed.is_some_and(|libraries| Path::new(libraries.trim()).is_dir())
 }

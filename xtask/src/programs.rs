@@ -1,5 +1,8 @@
 //! Starts programs for what they print, or for whether they succeed.
 
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::command::announce;
@@ -26,7 +29,27 @@ pub(crate) fn rustup() -> Command {
     command
 }
 
-pub(crate) fn output(program: &str, arguments: &[&str]) -> Option<String> {
+/// Returns the compiler of the toolchain whose Cargo runs this program. The set-up may install
+/// another toolchain, and that may come first in `PATH`.
+pub(crate) fn rustc() -> PathBuf {
+    beside_cargo("rustc").unwrap_or_else(|| PathBuf::from("rustc"))
+}
+
+/// Returns `PATH` with the programs of that toolchain first.
+pub(crate) fn path() -> OsString {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let own = rustc().parent().map(Path::to_owned);
+    let own = own.filter(|folder| !folder.as_os_str().is_empty());
+    env::join_paths(own.into_iter().chain(env::split_paths(&path))).unwrap_or(path)
+}
+
+fn beside_cargo(name: &str) -> Option<PathBuf> {
+    let cargo = env::var_os("CARGO")?;
+    let program = Path::new(&cargo).with_file_name(name);
+    program.is_file().then_some(program)
+}
+
+pub(crate) fn output(program: impl AsRef<OsStr>, arguments: &[&str]) -> Option<String> {
     printed(Command::new(program).args(arguments))
 }
 

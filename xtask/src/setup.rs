@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::debian;
 use crate::nightly::Nightly;
 use crate::oldest_rust;
-use crate::programs::{is_quiet_success, output, printed, succeeds};
+use crate::programs::{is_quiet_success, output, printed, rustc, succeeds};
 use crate::servers::Server;
 use crate::targets::{BOARDS, TARGETS};
 use crate::wheels::Wheels;
@@ -146,7 +146,7 @@ pub(crate) fn is_there(context: &Context, part: Part) -> bool {
         Part::Clippy => {
             let mut cargo = context.cargo();
             cargo.arg("clippy");
-            fits(cargo, "rustc")
+            fits(cargo, &rustc())
         }
         Part::BareTargets => TARGETS.iter().all(|target| has_core(target)),
         Part::Firmware => has_emulators() && BOARDS.iter().all(|board| has_core(board.target)),
@@ -169,7 +169,10 @@ pub(crate) fn is_there(context: &Context, part: Part) -> bool {
 fn is_there_in_debian(context: &Context, part: Part) -> bool {
     match part {
         Part::Rustfmt => is_quiet_success(context.debian_component("fmt").arg("--version")),
-        Part::Clippy => fits(context.debian_component("clippy"), "/usr/bin/rustc"),
+        Part::Clippy => fits(
+            context.debian_component("clippy"),
+            Path::new("/usr/bin/rustc"),
+        ),
         Part::BareTargets => {
             output("/usr/bin/rustc", &["--print", "sysroot"]).is_some_and(|root| {
                 Path::new(root.trim())
@@ -195,7 +198,7 @@ fn is_there_in_debian(context: &Context, part: Part) -> bool {
 
 /// Returns whether the default toolchain has the `core` of the target.
 fn has_core(target: &str) -> bool {
-    let printed = output("rustc", &["--print", "target-libdir", "--target", target]);
+    let printed = output(rustc(), &["--print", "target-libdir", "--target", target]);
     printed.is_some_and(|libraries| Path::new(libraries.trim()).is_dir())
 }
 
@@ -207,7 +210,7 @@ fn has_emulators() -> bool {
 
 /// Returns whether `clippy` has the same version as `rustc`. With another version it could not read
 /// the compiler's output.
-fn fits(mut clippy: Command, rustc: &str) -> bool {
+fn fits(mut clippy: Command, rustc: &Path) -> bool {
     let (clippy, rustc) = (
         printed(clippy.arg("--version")),
         output(rustc, &["--version"]),
@@ -222,7 +225,7 @@ fn fits(mut clippy: Command, rustc: &str) -> bool {
 /// Returns a linker for bare targets, which Debian's compiler lacks: Debian's own, or that of the
 /// default toolchain.
 pub(crate) fn linker_beside_debian() -> Option<PathBuf> {
-    let own = output("rustc", &["--print", "sysroot"]).map(|root| {
+    let own = output(rustc(), &["--print", "sysroot"]).map(|root| {
         let place = format!(
             "lib/rustlib/{}-unknown-linux-gnu/bin/rust-lld",
             env::consts::ARCH

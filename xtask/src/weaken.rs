@@ -19,6 +19,7 @@ use self::orderings::{Tests, Weakening};
 use crate::command::Words;
 use crate::files;
 use crate::manifest::{self, TOOLS};
+use crate::programs;
 use crate::sources;
 
 /// A list of mutants, and how to run the tests that must fail.
@@ -452,6 +453,7 @@ impl Bench {
             .words(suite.arguments)
             .args(arguments)
             .current_dir(self.tree())
+            .env("PATH", programs::path())
             .env("CARGO_TARGET_DIR", self.place.join("build"))
             .env("RUSTFLAGS", flags)
             .envs(self.servers.iter().cloned())
