@@ -50,9 +50,24 @@ pub fn explore_briefly(
 /// Runs `model` as `explore` does, with `preemptions` as the default bound. For a model that has
 /// too many interleavings.
 pub fn explore_within(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    check(loom::model::Builder::new(), preemptions, model);
+}
+
+/// Runs `model` as `explore_within` does, with room for four times as many steps in an execution.
+/// For a model that needs many before its threads begin.
+pub fn explore_long(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.max_branches *= 4;
+    check(builder, preemptions, model);
+}
+
+fn check(
+    mut builder: loom::model::Builder,
+    preemptions: usize,
+    model: impl Fn() + Send + Sync + 'static,
+) {
     let executions = std::sync::Arc::new(Count::new(0));
     let counted = std::sync::Arc::clone(&executions);
-    let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
     builder.check(move || {
         counted.fetch_add(1, Relaxed);

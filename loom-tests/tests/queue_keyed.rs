@@ -11,12 +11,14 @@ use std::sync::Arc;
 use std::task::Wake;
 
 use portcullis_async::{Acquire, Drained, KeyedQueue, QueueKey};
-use portcullis_core::keyed::{ConcurrencyRules, Line, WithTotal};
+use portcullis_core::keyed::{Address, ConcurrencyRules, Line, WithTotal};
 use portcullis_core::{Concurrency, Keyed, Lease, Limiter, Timeless};
 use portcullis_loom::queue::{
     Drain, Lock, Task, Woken, beside, beside_of, has_no_waiters, leave_all, list_ends_well,
 };
-use portcullis_loom::{Itself, at, explore, explore_briefly, join, turn};
+use portcullis_loom::{
+    Itself, PREEMPTIONS, at, explore, explore_briefly, explore_long, join, turn,
+};
 
 type Table = Keyed<ConcurrencyRules, Vec<Line>, BuildHasherDefault<Itself>>;
 type Queues = KeyedQueue<Table, Timeless, Lock>;
@@ -339,12 +341,15 @@ fn a_drain_does_not_end_before_a_permit_that_is_held() {
 mod total {
     use super::*;
 
-    type Totals = KeyedQueue<WithTotal<Table, Concurrency>, Timeless, Lock>;
+    type Weights = fn(&Address) -> u32;
+    type Totals = KeyedQueue<WithTotal<Table, Concurrency, Weights>, Timeless, Lock>;
     type Key = QueueKey<Arc<Totals>>;
 
-    /// Creates queues with `each` permits for each key, and one permit for all.
+    /// Creates queues with `each` permits for each key, and one permit for all. A key may take two
+    /// permits in a turn.
     fn queues(each: u32) -> Arc<Totals> {
         let table = WithTotal::new(super::table(each), Concurrency::new(1));
+        let table = table.with_weights((|_| 2) as Weights);
         Arc::new(KeyedQueue::with_lock(table, Timeless, 9, Lock::new()))
     }
 
@@ -412,6 +417,27 @@ mod total {
             join(release);
             assert!(next.is_served(), "waits although the total is free");
             ends_well(&queue, vec![&mut next]);
+        });
+    }
+
+    #[test]
+    fn a_release_during_a_request_of_a_third_key_resumes_the_turn_of_its_key() {
+        explore_long(PREEMPTIONS, || {
+            let queue = queues(1);
+            let held = hold(&queue, FAR);
+            let mut first = wait(&queue, A);
+            let mut second = wait(&queue, A);
+            let mut other = wait(&queue, NEAR);
+            drop(held);
+            // Its own limit denies the second request in the midst of the turn.
+            assert!(first.is_served());
+            let held = first.outcome.take();
+            let release = beside(move || drop(held));
+            let mut third = wait(&queue, FAR);
+            join(release);
+            assert!(second.is_served(), "comes before the next turn");
+            assert!(!other.is_served() && !third.is_served());
+            ends_well(&queue, vec![&mut second, &mut other, &mut third]);
         });
     }
 
