@@ -105,6 +105,38 @@ mod at_once {
     }
 
     #[test]
+    fn a_waiter_that_a_late_driver_would_grant_is_not_ahead_and_takes_no_room() {
+        let queue = queue(bucket(4), 4);
+        let first = Task::waiting(queue.acquire(4));
+        queue.clock().set(secs(5));
+        let second = Task::waiting(queue.acquire(4).until(secs(9)));
+        assert_eq!((first.wakes(), permits(first.outcome())), (1, Ok(4)));
+        let full = permits(now(queue.acquire(1).until(secs(99))));
+        assert!(matches!(full, Err(Rejected::QueueFull { .. })), "{full:?}");
+        advance(&queue, secs(9));
+        assert_eq!(permits(second.outcome()), Ok(4));
+    }
+
+    #[test]
+    fn a_waiter_that_a_late_driver_would_end_is_not_ahead() {
+        let queue = queue(bucket(4), 4);
+        let first = Task::waiting(queue.acquire(4).until(secs(4)));
+        queue.clock().set(secs(5));
+        assert_eq!(permits(now(queue.acquire(4).until(secs(5)))), Ok(4));
+        assert!(permits(first.outcome()).is_err());
+    }
+
+    #[test]
+    fn newest_first_what_a_late_driver_would_grant_is_not_evicted() {
+        let queue = newest_first(bucket(4), 4);
+        let first = Task::waiting(queue.acquire(1));
+        queue.clock().set(secs(2));
+        let second = Task::waiting(queue.acquire(4));
+        assert_eq!(permits(first.outcome()), Ok(1));
+        assert_eq!((second.wakes(), queue.counts().evicted), (0, 0));
+    }
+
+    #[test]
     fn newest_first_requests_queued_before_it_do_not_count() {
         let queue = newest_first(bucket(5), 99);
         let _first = Task::waiting(queue.acquire(4));

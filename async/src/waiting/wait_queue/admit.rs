@@ -4,6 +4,9 @@
 //! or other requests ahead. The caller holds the lock. Written here: the waiter bit of the shard,
 //! the limiter if it grants, and otherwise the wait list, the counts and the timers.
 //!
+//! A request that may be rejected, or evict others, is judged once everything is done that is due.
+//! So a waiter that a late driver would grant or end is not ahead of it, and takes no room.
+//!
 //! The terms on which a request may wait, which are its place in the list and its deadline, are set
 //! once, when it enters: see `shedding.rs`.
 #![allow(unsafe_code)]
@@ -38,7 +41,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// deadline, in an oldest-first queue with room and without shedding. If the list has other
     /// waiters, queueing it changes nothing for them or for the timers. If the list is empty, it
     /// does not change the timers either, provided the limiter says that only a release helps. All
-    /// other requests go to `admit_asked`.
+    /// other requests go to `admit_asked`. In the first admission of a call, what is due is done
+    /// before them.
     ///
     /// # Safety
     ///
@@ -49,21 +53,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         lists: &mut Lists<Q::Source>,
         batch: &mut Option<WakeBatch>,
         waiter: NonNull<Waiter<Key<Q>>>,
+        is_first: bool,
         drives: &mut bool,
     ) -> Step<'_, Q> {
         // SAFETY: the waiter is filled and not shared, as the caller guarantees.
         let (key, request) = unsafe { Waiter::asks(waiter) };
-        let Request { min, deadline, .. } = request;
+        let Request { min, .. } = request;
         let head = lists.head(key);
-        let (max_waiters, max_permits) = (self.options.max_waiters, lists.max_permits);
-        let is_plain = self.has_plain_options()
-            && !lists.closed
-            // A request for more needs the limiter's capacity, to learn whether it can ever be
-            // granted.
-            && min <= 1
-            && deadline == Timestamp::MAX
-            && lists.counts.waiters < max_waiters
-            && lists.shard(key).room(head) + request.room() <= max_permits;
+        let is_plain = self.is_plain(lists, key, head, request);
         if is_plain && head.is_some() {
             // SAFETY: the caller guarantees that the waiter is idle and not shared; `head` is the
             // head of its key's list.
@@ -71,6 +68,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             return Step::Wait;
         }
         let now = self.clock.now();
+        if is_first && !(is_plain || lists.closed) && lists.due() <= now {
+            return self.grant_due_first(lists, batch);
+        }
         self.raise(Self::bit(key));
         // Set if the limiter or a clock panics: the limiter may have taken permits and refunded
         // them.
@@ -124,6 +124,38 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             // SAFETY: the caller guarantees the contract of `enqueue`.
             Err(asked) => unsafe { self.admit_asked(lists, batch, waiter, asked, drives) },
         }
+    }
+
+    /// Returns whether a new request only waits, or is granted, in the order of arrival.
+    #[inline(always)]
+    fn is_plain(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        key: Key<Q>,
+        head: Option<NonNull<Waiter<Key<Q>>>>,
+        request: Request,
+    ) -> bool {
+        self.has_plain_options()
+            && !lists.closed
+            // A request for more needs the limiter's capacity, to learn whether it can ever be
+            // granted.
+            && request.min <= 1
+            && request.deadline == Timestamp::MAX
+            && lists.counts.waiters < self.options.max_waiters
+            && lists.shard(key).room(head) + request.room() <= lists.max_permits
+    }
+
+    /// Does what is due, and lets the request be admitted again.
+    #[cold]
+    fn grant_due_first(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        batch: &mut Option<WakeBatch>,
+    ) -> Step<'_, Q> {
+        let batch = batch.insert(WakeBatch::new());
+        let work = |lists: &mut _, batch: &mut _| self.grant_due(lists, batch, None);
+        self.critical_section(lists, batch, work);
+        Step::Again
     }
 
     /// Returns whether the options leave a request as it is: the oldest comes first, and may wait
@@ -474,7 +506,7 @@ impl Asked {
 pub(super) enum Step<'q, Q: QueueConfig> {
     Settled(Result<Taken<'q, Q>, Rejected>),
     Wait,
-    /// The batch of evicted waiters is full. Their wakers run first; then the request is admitted
-    /// again.
+    /// Waiters have ended: something was due, or the batch of evicted waiters is full. Their wakers
+    /// run first; then the request is admitted again.
     Again,
 }

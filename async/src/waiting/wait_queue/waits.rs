@@ -44,12 +44,13 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         // SAFETY: the waiter is valid and idle, as the caller guarantees. It stays valid while this
         // call runs.
         let newcomer = unsafe { Waiter::newcomer(waiter) };
+        let mut is_first = true;
         loop {
             let mut batch = None;
             let panicking = self.grant_on_unwind(0);
             let step = self.lists.lock(|lists| {
                 // SAFETY: the caller guarantees the contract of `enqueue`.
-                unsafe { self.admit(lists, &mut batch, waiter, drives) }
+                unsafe { self.admit(lists, &mut batch, waiter, is_first, drives) }
             });
             mem::forget(panicking);
             self.wake_and_grant_some(&mut batch);
@@ -64,7 +65,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                     drop(newcomer);
                     return Some(outcome.map(Taken::keep));
                 }
-                Step::Again => {}
+                Step::Again => is_first = false,
             }
         }
     }
