@@ -86,6 +86,8 @@ pub struct Turn<W> {
     pub(crate) phase: Phase,
     /// The turns that the key has begun since it was granted a request, 2 at most.
     pub(crate) fruitless: u8,
+    /// The count of skipped rounds at the begin of its last turn, or when it joined.
+    pub(crate) skipped: u32,
 }
 
 /// What a key of the round does with its turn.
@@ -108,4 +110,28 @@ pub struct Round<W> {
     pub(crate) is_open: bool,
     /// When to ask the total again. Exact and in the past if the total has not denied.
     pub(crate) next: NextTry,
+    /// The number of keys in `ring`.
+    pub(crate) keys: u32,
+    /// The number of rounds that were skipped, wrapping.
+    pub(crate) skipped: u32,
+    pub(crate) passes: Passes,
 }
+
+/// The keys that have passed their turns, one after the other, since the ring has changed in
+/// another way.
+#[derive(Debug)]
+pub(crate) struct Passes {
+    pub(crate) count: u32,
+    /// After how many more turns the first of them has the credit for its request.
+    pub(crate) turns: u32,
+}
+
+impl Passes {
+    pub(crate) const NONE: Self = Self {
+        count: 0,
+        turns: MOST_TURNS,
+    };
+}
+
+/// So many rounds are skipped at most, because no key may miss as many as wrap their count.
+const MOST_TURNS: u32 = 1 << 30;

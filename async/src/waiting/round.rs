@@ -13,8 +13,8 @@
 //! State: the ring of the keys, by the heads of their lists; for each of them its *credit* in
 //! permits, its phase, since when its own limit grants, and the turns that it has begun since it
 //! was granted a request; the ring of those that resume a turn; whether the first of the ring has
-//! begun its turn; when to ask the total again. The *front* is the first that resumes, or else the
-//! first of the ring.
+//! begun its turn; when to ask the total again; how many rounds were skipped. The *front* is the
+//! first that resumes, or else the first of the ring.
 //!
 //! ```text
 //!   own limit grants: join, at the back of the ring, credit 0
@@ -71,26 +71,40 @@
 //! credit: it loses it when it leaves, and what a cut has left when its next turn begins. Nor does
 //! it gain by leaving, because it comes back with no credit, at the back.
 //!
+//! **Skipped rounds.** If all keys have passed one after the other, and nothing else has changed
+//! the ring, the next rounds are the same, until one key has the credit for its request. They are
+//! skipped: the round counts them, and each key adds the credit of those that it has missed when it
+//! begins its next turn. Because no round is skipped in which a key could take permits, the bound
+//! above holds as if each round had passed.
+//!
 //! **Cost.** Each step of the round moves one node, whatever the number of keys. A grant of `n`
-//! permits takes at most `n / w + 1` steps of its key, and a turn is cut once, or once more for
-//! each grant.
+//! permits takes at most `n / w + 1` steps of its key, and at most two of each key. A turn is cut
+//! once, or once more for each grant.
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
 
 use portcullis_core::Timestamp;
 
-use crate::waiting::list_key::{ListKey, Phase, Round, Slot, Turn};
+use crate::waiting::list_key::{ListKey, Passes, Phase, Round, Slot, Turn};
 use crate::waiting::next_try::NextTry;
 use crate::waiting::ring::{Ring, RingLinks};
 use crate::waiting::wait_list::{Shards, WaitLists, Waiter};
 
-impl<W> Round<W> {
-    /// When to ask a total that has not denied any key of the round: as of the time since which the
-    /// key is ready.
-    const NOT_ASKED: NextTry = NextTry {
-        at: Timestamp::ZERO,
-        exact: true,
+impl<K: ListKey> Round<Waiter<K>> {
+    /// No key. The total has not denied any, so it is asked as of the time since which a key is
+    /// ready.
+    const EMPTY: Self = Self {
+        ring: Ring::EMPTY,
+        resuming: Ring::EMPTY,
+        is_open: false,
+        next: NextTry {
+            at: Timestamp::ZERO,
+            exact: true,
+        },
+        keys: 0,
+        skipped: 0,
+        passes: Passes::NONE,
     };
 
     /// Returns the instant as of which the total is to be asked at `now`. If the total has said
@@ -100,6 +114,21 @@ impl<W> Round<W> {
             self.next.at
         } else {
             now
+        }
+    }
+
+    /// Counts that the front key has passed its turn, and has the credit for its request after
+    /// `turns` more. If all keys have passed, skips the rounds in which all of them would pass.
+    fn count_pass(&mut self, turns: u64) {
+        let Passes {
+            count,
+            turns: fewest,
+        } = &mut self.passes;
+        *count += 1;
+        *fewest = u32::try_from(turns).unwrap_or(u32::MAX).min(*fewest);
+        if *count >= self.keys {
+            self.skipped = self.skipped.wrapping_add(fewest.saturating_sub(1));
+            self.passes = Passes::NONE;
         }
     }
 }
@@ -195,6 +224,14 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         // SAFETY: the head is linked, as the caller guarantees, so it is valid and its locked
         // fields belong to the holder of the lock. Its turn is set before it enters the ring.
         unsafe {
+            if self.round.get().is_none() {
+                self.round.set(Some(Round::EMPTY));
+            }
+            let Some(round) = self.round.get() else {
+                return;
+            };
+            (round.keys, round.passes) = (round.keys + 1, Passes::NONE);
+            let skipped = round.skipped;
             self.get(head).round.set(Some(Turn {
                 links: RingLinks::UNLINKED,
                 resuming: RingLinks::UNLINKED,
@@ -202,15 +239,8 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
                 since,
                 phase: Phase::Ready,
                 fruitless: 1,
+                skipped,
             }));
-            if self.round.get().is_none() {
-                self.round.set(Some(Round {
-                    ring: Ring::EMPTY,
-                    resuming: Ring::EMPTY,
-                    is_open: false,
-                    next: Round::<Waiter<K>>::NOT_ASKED,
-                }));
-            }
             if let Some(round) = self.round.get() {
                 round.ring.push_back(head);
             }
@@ -231,6 +261,7 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
             };
             if let Some(round) = self.round.get() {
                 round.is_open &= round.ring.first() != Some(head);
+                (round.keys, round.passes) = (round.keys - 1, Passes::NONE);
                 round.ring.remove(head);
                 if phase == Phase::Resumes {
                     round.resuming.remove(head);
@@ -254,27 +285,20 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         // SAFETY: both are linked or not yet settled, as the caller guarantees. A waiter has a turn
         // exactly if it is in the ring; that of `head` is set before it enters.
         unsafe {
-            let Some(&mut Turn {
-                credit,
-                since,
-                phase,
-                fruitless,
-                ..
-            }) = self.turn(old)
-            else {
+            let Some(turn) = self.turn(old) else {
                 return;
             };
-            self.get(head).round.set(Some(Turn {
+            let turn = Turn {
                 links: RingLinks::UNLINKED,
                 resuming: RingLinks::UNLINKED,
-                credit,
-                since,
-                phase,
-                fruitless,
-            }));
+                ..*turn
+            };
+            let resumes = turn.phase == Phase::Resumes;
+            self.get(head).round.set(Some(turn));
             if let Some(round) = self.round.get() {
+                round.passes = Passes::NONE;
                 round.ring.replace(old, head);
-                if phase == Phase::Resumes {
+                if resumes {
                     round.resuming.replace(old, head);
                 }
             }
@@ -299,6 +323,7 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         };
         let resumes = !round.resuming.is_empty();
         let begins = !resumes && !core::mem::replace(&mut round.is_open, true);
+        let skipped = round.skipped;
         // SAFETY: the front is linked, as the caller guarantees.
         let Some(turn) = (unsafe { self.turn(front) }) else {
             return u64::MAX;
@@ -309,8 +334,14 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
                 Phase::Cut => 0,
                 Phase::Ready | Phase::Resumes => turn.credit,
             };
-            turn.credit = saved.saturating_add(weight().max(1).into());
-            turn.fruitless = 2.min(turn.fruitless + 1);
+            let missed = skipped.wrapping_sub(core::mem::replace(&mut turn.skipped, skipped));
+            let turns = 1 + u64::from(missed);
+            turn.credit = saved.saturating_add(turns * u64::from(weight().max(1)));
+            turn.fruitless = if missed > 0 {
+                2
+            } else {
+                2.min(turn.fruitless + 1)
+            };
         }
         if is_alone { u64::MAX } else { turn.credit }
     }
@@ -341,9 +372,12 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         unsafe {
             match self.turn(front) {
                 Some(turn) if !is_alone && turn.fruitless < 2 => {
-                    self.pass_turn(front);
+                    self.end_turn(front);
                     if let Some(turn) = self.turn(front) {
                         turn.phase = Phase::Cut;
+                    }
+                    if let Some(round) = self.round.get() {
+                        round.passes = Passes::NONE;
                     }
                 }
                 _ => self.leave_round(front),
@@ -351,22 +385,36 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         }
     }
 
-    /// Ends the turn of the front key, and moves the key to the back. If it has resumed a turn, it
-    /// stays where it is in the ring.
+    /// Passes the turn of the front key, which has the credit for its request after `turns` more.
     ///
     /// # Safety
     ///
     /// `front` is the head of the front key.
-    pub(crate) unsafe fn pass_turn(&mut self, front: NonNull<Waiter<K>>) {
+    pub(crate) unsafe fn pass_turn(&mut self, front: NonNull<Waiter<K>>, turns: u64) {
+        // SAFETY: the caller guarantees the contract of `end_turn`.
+        if unsafe { self.end_turn(front) } {
+            if let Some(round) = self.round.get() {
+                round.count_pass(turns);
+            }
+        }
+    }
+
+    /// Ends the turn of the front key. Moves the key to the back, and returns `true`; if it has
+    /// resumed a turn, it stays where it is in the ring.
+    ///
+    /// # Safety
+    ///
+    /// `front` is the head of the front key.
+    unsafe fn end_turn(&mut self, front: NonNull<Waiter<K>>) -> bool {
         // SAFETY: the front is linked, as the caller guarantees. Its phase tells whether it is
         // among those that resume.
         unsafe {
             let Some(turn) = self.turn(front) else {
-                return;
+                return false;
             };
             let resumes = core::mem::replace(&mut turn.phase, Phase::Ready) == Phase::Resumes;
             let Some(round) = self.round.get() else {
-                return;
+                return false;
             };
             if resumes {
                 round.resuming.remove(front);
@@ -374,6 +422,7 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
                 round.is_open = false;
                 round.ring.rotate();
             }
+            !resumes
         }
     }
 }

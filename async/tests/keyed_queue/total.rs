@@ -1,6 +1,8 @@
 //! Keyed queues with a limit for all keys together: a grant takes from both limits or from none,
 //! and the keys take turns.
 
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -258,6 +260,34 @@ fn requests_for_many_permits_count_as_many() {
     let small: Vec<_> = small.collect();
     drop(leases);
     assert_eq!((woken(&large), woken(&small)), (1, 0));
+}
+
+#[test]
+fn requests_for_far_more_than_the_weights_take_few_steps_of_each_key() {
+    const KEYS: u32 = 20;
+    const MOST: u32 = 1 << 29;
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    let count = |_: &Address| {
+        ASKED.fetch_add(1, Relaxed);
+        1_u32
+    };
+    let table = Keyed::for_keys(Concurrency::new(MOST), 100);
+    let table = WithTotal::new(table, Concurrency::new(MOST));
+    let weights = Box::new(count) as Weights;
+    let queue = KeyedQueue::new(table.with_weights(weights), Hand::new(), 1 << 40);
+    let held = now(queue.acquire(&KEYS, MOST)).unwrap();
+    // Each key needs 10,000 rounds more than the next one.
+    let mut waits = Vec::new();
+    for key in 0..KEYS {
+        let wait = Task::waiting(queue.acquire(&key, MOST - 10_000 * key));
+        waits.push((key as usize, wait));
+    }
+    // The first two have saved the credit for their requests before the others came.
+    let order: Vec<_> = [1, 0].into_iter().chain((2..KEYS as usize).rev()).collect();
+    assert_eq!(order_of_grants(held, waits), order);
+    // For each grant two steps of each key, which ask for its weight twice.
+    let asked = ASKED.load(Relaxed);
+    assert!(asked <= KEYS * KEYS * 4, "{asked}");
 }
 
 #[test]
@@ -860,7 +890,7 @@ fn random_requests_are_granted_in_the_order_of_a_plain_round_robin_within_its_bo
             1 => core::array::from_fn(|_| 1 + random.below(4) as u32),
             _ => [8, 1, 1, 3],
         };
-        let largest = [1, 3, 6][random.index(3)];
+        let largest = [1, 3, 6, 60][random.index(4)];
         // Often larger than the total, so that each key that waits is ready.
         let each = largest + [0, 3, 1_000][random.index(3)];
         let total = largest + random.below(6);
