@@ -41,8 +41,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// deadline, in an oldest-first queue with room and without shedding. If the list has other
     /// waiters, queueing it changes nothing for them or for the timers. If the list is empty, it
     /// does not change the timers either, provided the limiter says that only a release helps. All
-    /// other requests go to `admit_asked`. In the first admission of a call, what is due is done
-    /// before them.
+    /// other requests go to `admit_asked`; what is due is done before them if `is_first`, in the
+    /// first admission of a call.
     ///
     /// # Safety
     ///
@@ -68,9 +68,6 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             return Step::Wait;
         }
         let now = self.clock.now();
-        if is_first && !(is_plain || lists.closed) && lists.due() <= now {
-            return self.grant_due_first(lists, batch);
-        }
         self.raise(Self::bit(key));
         // Set if the limiter or a clock panics: the limiter may have taken permits and refunded
         // them.
@@ -122,7 +119,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 step
             }
             // SAFETY: the caller guarantees the contract of `enqueue`.
-            Err(asked) => unsafe { self.admit_asked(lists, batch, waiter, asked, drives) },
+            Err(asked) => unsafe {
+                self.admit_asked(lists, batch, waiter, asked, is_first, drives)
+            },
         }
     }
 
@@ -145,19 +144,6 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             && lists.shard(key).room(head) + request.room() <= lists.max_permits
     }
 
-    /// Does what is due, and lets the request be admitted again.
-    #[cold]
-    fn grant_due_first(
-        &self,
-        lists: &mut Lists<Q::Source>,
-        batch: &mut Option<WakeBatch>,
-    ) -> Step<'_, Q> {
-        let batch = batch.insert(WakeBatch::new());
-        let work = |lists: &mut _, batch: &mut _| self.grant_due(lists, batch, None);
-        self.critical_section(lists, batch, work);
-        Step::Again
-    }
-
     /// Returns whether the options leave a request as it is: the oldest comes first, and may wait
     /// until its own deadline.
     #[inline(always)]
@@ -166,7 +152,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         self.options.order == Order::OldestFirst && !sheds
     }
 
-    /// Puts a new request into its wait list or rejects it, given what its limiter answered.
+    /// Puts a new request into its wait list or rejects it, given what its limiter answered. If
+    /// something is due in the first admission of a call, does that instead, and lets the request
+    /// be admitted again.
     ///
     /// # Safety
     ///
@@ -178,8 +166,15 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         batch: &mut Option<WakeBatch>,
         waiter: NonNull<Waiter<Key<Q>>>,
         mut asked: Asked,
+        is_first: bool,
         drives: &mut bool,
     ) -> Step<'_, Q> {
+        if is_first && lists.due() <= asked.now {
+            let batch = batch.insert(WakeBatch::new());
+            let work = |lists: &mut _, batch: &mut _| self.grant_due(lists, batch, None);
+            self.critical_section(lists, batch, work);
+            return Step::Again;
+        }
         if Q::Source::HAS_TOTAL {
             // SAFETY: the waiter is filled and not shared, as the caller guarantees.
             let (key, request) = unsafe { Waiter::asks(waiter) };
