@@ -108,6 +108,8 @@ mod shared_concurrency;
 #[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod shared_file;
 #[cfg(not(any(portcullis_loom, portcullis_explore)))]
+mod shared_key;
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod shared_lease_pool;
 #[cfg(not(any(portcullis_loom, portcullis_explore)))]
 mod shared_limiter;
@@ -144,6 +146,8 @@ pub use mapping::MappedLines;
 pub use shared_concurrency::{Ended, SharedConcurrency, SharedLease};
 #[cfg(not(any(portcullis_loom, portcullis_explore)))]
 pub use shared_file::SharedFile;
+#[cfg(not(any(portcullis_loom, portcullis_explore)))]
+pub use shared_key::SharedKey;
 #[cfg(not(any(portcullis_loom, portcullis_explore)))]
 pub use shared_lease_pool::SharedLeasePool;
 #[cfg(not(any(portcullis_loom, portcullis_explore)))]

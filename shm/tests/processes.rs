@@ -9,6 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::Instant;
 
+use portcullis_async::{KeyedQueue, ThreadTimer};
 use portcullis_core::keyed::TokenBucketRules;
 use portcullis_core::{Denied, FixedWindow, Limiter, LimiterExt, Rate, TokenBucket};
 use portcullis_shm::{OpenError, SharedFile, SharedTable};
@@ -34,6 +35,7 @@ fn child() {
     match role[..] {
         ["take", file, journal] => take(&SharedFile::at(file), Path::new(journal)),
         ["take_keyed", file, journal] => take_keyed(&SharedFile::at(file), Path::new(journal)),
+        ["wait", file, journal] => wait(&SharedFile::at(file), Path::new(journal)),
         ["hold", file, journal] => hold(&SharedFile::at(file), Path::new(journal)),
         ["race", folder, begun, rounds] => race(
             Path::new(folder),
@@ -128,6 +130,58 @@ fn four_processes_share_one_bucket_while_processes_are_killed() {
 #[ignore = "half a minute"]
 fn four_processes_share_one_bucket_for_long() {
     four_processes_share_one_bucket(seconds(30));
+}
+
+const WAITED_PER_SECOND: u32 = 200;
+const WAITED_BURST: u64 = 20;
+
+/// Waits in a queue of this process for the permits of one key, in four threads, until it is
+/// killed.
+fn wait(file: &SharedFile, journal: &Path) {
+    let bucket = TokenBucket::new(Rate::per_second(WAITED_PER_SECOND), WAITED_BURST);
+    let queue = KeyedQueue::new(file.table(bucket, 1_000).unwrap(), ThreadTimer::new(), 100);
+    println!("\nready");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut journal = Journal::open(journal);
+                loop {
+                    let earliest = now();
+                    let _ = queue.key("tenant").blocking_acquire(1).unwrap();
+                    journal.write(earliest, now(), 1);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn queues_of_several_processes_share_the_limit_of_a_key() {
+    let folder = Folder::new("queued");
+    let (file, journal) = (folder.path("limit"), folder.path("journal"));
+    let start = || Process::start(&["wait", file.to_str().unwrap(), journal.to_str().unwrap()]);
+    let mut children: Vec<_> = (0..3).map(|_| start()).collect();
+    for child in &mut children {
+        child.until("ready");
+    }
+    std::thread::sleep(Duration::from_millis(700));
+    // It has requests that wait.
+    children.pop().unwrap().kill();
+    let killed = now();
+    std::thread::sleep(Duration::from_secs(1));
+    let over = now();
+    children.into_iter().for_each(Process::kill);
+    let admissions = Journal::read(&journal);
+    let most = most_above_rate(&admissions, WAITED_PER_SECOND);
+    assert!(
+        most <= i128::from(WAITED_BURST) * PERMIT,
+        "{most} billionths above the rate, and the burst is {WAITED_BURST}"
+    );
+    // A loaded machine may be late for more than the burst makes up.
+    let after = |a: &&Admission| a.latest > killed.as_nanos();
+    let permits = admissions.iter().filter(after).count() as u128;
+    let ideal = u128::from(WAITED_PER_SECOND) * over.saturating_since(killed).as_millis() / 1_000;
+    assert!(2 * permits >= ideal, "{permits} of {ideal} permits");
 }
 
 const HOT_KEYS: u64 = 16;

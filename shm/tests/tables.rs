@@ -4,14 +4,20 @@ mod support;
 #[path = "support/change_lock.rs"]
 mod support_change_lock;
 
+use core::future::Future;
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
+use portcullis_async::{KeyedQueue, ThreadTimer};
 use portcullis_core::keyed::TokenBucketRules;
-use portcullis_core::{Denied, FixedWindow, Rate, Timestamp, TokenBucket};
+use portcullis_core::queue::Keys;
+use portcullis_core::{
+    Denied, FixedWindow, Limiter, ManualClock, Rate, Retry, Timestamp, TokenBucket,
+};
 use portcullis_shm::{OpenError, SharedTable};
 use support::{Folder, now};
 
@@ -209,6 +215,64 @@ fn the_settings_of_a_table_change_for_all_processes() {
         matches!(often, OpenError::Changes { most: 1, .. }),
         "{often}"
     );
+}
+
+#[test]
+fn a_request_that_waits_in_a_queue_follows_a_change() {
+    let folder = Folder::new("table-queue");
+    let file = folder.file("users");
+    let users = file.table(bucket(), 100).unwrap();
+    let queue = KeyedQueue::new(users, ThreadTimer::new(), 100);
+    drop(queue.key("alice").blocking_acquire(20).unwrap());
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| queue.key("alice").blocking_acquire(5).map(drop));
+        while queue.counts().waiters == 0 {
+            std::thread::yield_now();
+        }
+        let other = file
+            .clone()
+            .changing()
+            .table(TokenBucket::new(Rate::ZERO, 30), 100);
+        assert_eq!(other.unwrap().key("alice").available(), 10);
+        queue.change(|_| ());
+        waits.join().unwrap().unwrap();
+    });
+    assert_eq!(queue.key("alice").available(), 5);
+    // Such as in the midst of a change.
+    let (now, permits) = (now(), 1);
+    let crowded = Denied::Crowded { now, permits };
+    let retry = queue.change(|users| {
+        let address = users.locate(users.hash_of("alice"));
+        users.limiter_at(&address).retry(crowded)
+    });
+    assert_eq!(retry, Retry::After(Duration::from_millis(100)));
+}
+
+#[test]
+fn a_queue_dates_no_grant_back_because_others_take_too() {
+    let folder = Folder::new("table-slack");
+    let bucket = TokenBucket::new(Rate::per_second(100), 1);
+    let users = folder.file("users").table(bucket, 100).unwrap();
+    let start = now();
+    let queue = KeyedQueue::new(users, ManualClock::new(), 100);
+    queue.clock().set(start);
+    assert!(queue.key("alice").try_acquire(1).is_ok());
+    let waits = [(); 2].map(|()| Box::pin(queue.acquire("alice", 1)));
+    let mut context = Context::from_waker(Waker::noop());
+    let mut granted = waits.map(|mut wait| {
+        assert!(wait.as_mut().poll(&mut context).is_pending());
+        wait
+    });
+    // 5 ms late for the second one: in a queue of its own limits, both would be granted.
+    let late = start.saturating_add(Duration::from_millis(25));
+    queue.clock().set(late);
+    queue.advance();
+    let [first, second] = &mut granted;
+    assert!(matches!(
+        first.as_mut().poll(&mut context),
+        Poll::Ready(Ok(_))
+    ));
+    assert!(second.as_mut().poll(&mut context).is_pending());
 }
 
 #[test]
