@@ -14,7 +14,7 @@ use portcullis_async::{Acquire, NoTimer, Queue, ReentrantTimer, Timer};
 use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
 use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{
-    Clock, Concurrency, Denied, Lease, Limiter, Rate, Retry, Timestamp, TokenBucket,
+    AllOf, Clock, Concurrency, Denied, Lease, Limiter, Rate, Retry, Timestamp, TokenBucket,
 };
 use support::{Hand, START, Task, available, now, permits, queue, waker};
 
@@ -206,6 +206,48 @@ mod wakers {
 
 mod a_grant_that_is_not_claimed {
     use super::*;
+
+    /// Panics at its nth reading from now on, once.
+    #[derive(Default)]
+    struct Nth(Hand, AtomicUsize);
+
+    impl Clock for Nth {
+        fn now(&self) -> Timestamp {
+            let left = self.1.load(Ordering::Relaxed);
+            self.1.store(left.saturating_sub(1), Ordering::Relaxed);
+            assert!(left != 1, "a clock");
+            self.0.now()
+        }
+    }
+
+    impl ReentrantTimer for Nth {}
+
+    impl Timer for Nth {
+        fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
+            self.0.wake_at(at, waker)
+        }
+    }
+
+    /// A part of a range may be denied and refunded, so the others are served after the grant.
+    #[test]
+    fn of_a_range_comes_back_whenever_the_clock_panics() {
+        let mut panicked = 0;
+        for nth in 1..9 {
+            let limits = AllOf::new((Concurrency::new(9), Concurrency::new(2)));
+            let queue = Queue::new(limits, Nth::default(), 9);
+            let held = queue.try_acquire(1).unwrap();
+            let drains = Task::waiting(queue.drained());
+            queue.clock().1.store(nth, Ordering::Relaxed);
+            let granted = catch_unwind(AssertUnwindSafe(|| now(queue.acquire(0).up_to(5))));
+            queue.clock().1.store(0, Ordering::Relaxed);
+            panicked += usize::from(granted.is_err());
+            drop(granted);
+            drop(held);
+            assert_eq!(available(&queue), 2, "a panic of reading {nth}");
+            assert_eq!(drains.wakes(), 1);
+        }
+        assert!(panicked >= 2, "{panicked}");
+    }
 
     /// The time of the refund is read where a panic costs nothing.
     #[test]

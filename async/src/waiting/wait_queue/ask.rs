@@ -41,13 +41,33 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             return None;
         }
         let panicking = self.grant_on_unwind(Self::bit(key));
-        let taken = self.attempt(key, request, When::Now, None);
+        let when = if request.max > request.min {
+            When::At(self.clock.now())
+        } else {
+            When::Now
+        };
+        let taken = self.attempt(key, request, when, None);
         mem::forget(panicking);
-        // Of a range, the larger part may have been denied before the smaller one was granted.
-        if taken.is_err() || request.max > request.min {
-            self.serve_after_denial(key);
+        match (taken, when) {
+            (Ok(grant), When::Now) => Some(grant),
+            // Of a range, the larger part may have been denied before the smaller one was granted.
+            (Ok(grant), When::At(at)) => {
+                // Returned if the clock, a limiter or a waker panics.
+                let taken = Taken {
+                    wait_queue: self,
+                    key,
+                    grant: Some(grant),
+                    at,
+                    waiter: 0,
+                };
+                self.serve_after_denial(key);
+                Some(taken.keep())
+            }
+            (Err(_), _) => {
+                self.serve_after_denial(key);
+                None
+            }
         }
-        taken.ok()
     }
 
     /// Attempts to take as many permits for a request as are available, from its minimum to its
