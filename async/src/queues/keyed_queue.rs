@@ -101,8 +101,8 @@ use crate::waiting::wait_queue::{HasWaitQueue, WaitQueue};
 /// **Cost.** As for a `Queue`. The keys that have waiters are in 32 shards (16 on 32-bit targets).
 /// To start a wait, to grant a waiter, and to release permits while a request waits, a call walks
 /// over the keys of one shard. With a limit for all keys, a release also serves the key whose turn
-/// it is. That takes a fixed number of steps; if requests are larger than the weights, at most two
-/// more of each key that waits for the total, however large they are.
+/// it is. That takes a fixed number of steps for each request that is granted; if requests are
+/// larger than the weights, at most two more of each key that waits for the total.
 ///
 /// ```
 /// use portcullis_async::KeyedQueue;

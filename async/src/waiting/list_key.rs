@@ -86,6 +86,8 @@ pub struct Turn<W> {
     pub(crate) phase: Phase,
     /// The turns that the key has begun since it was granted a request, 2 at most.
     pub(crate) fruitless: u8,
+    /// The weight of the key in its last turn; 0 if it has begun none.
+    pub(crate) weight: u32,
     /// The count of skipped rounds at the begin of its last turn, or when it joined.
     pub(crate) skipped: u32,
 }

@@ -46,14 +46,18 @@
 //!   round again. The front key has the credit for its request, or it is alone.
 //! - If the total denies the front key, the other keys wait too. So a request for many permits is
 //!   granted in the end, although others ask for few.
+//! - A key that is not in a turn has less credit than the request of its head needs. In a turn, it
+//!   may have its weight besides. So if another request becomes the head without a grant, what the
+//!   key has saved for the former one is lost, but for what the new one may have saved as well.
 //! - No key waits for a key whose own limit denies. A key whose turn was cut has a timer of its
 //!   own, or it waits for a release of its own permits. It is in the ring for one more turn at
 //!   most: if its own limit does not grant before, it leaves.
 //!
-//! **Fairness.** Let `N` be the most permits that one request of a key is granted, `w` its weight,
-//! and `G` what it is granted in any span of time in which it is ready throughout. Let `L` be the
-//! credit at the begin of the span of a key that resumes a turn, less than `w + N`, and 0 for other
-//! keys. For any two keys `i` and `j` that are ready throughout the span:
+//! **Fairness.** Let `w` be the weight of a key, `G` what it is granted in any span of time in
+//! which it is ready throughout and its head changes only by grants, and `N` the most permits that
+//! one of its requests in the span asks for. Let `L` be the credit at the begin of the span of a
+//! key that resumes a turn, less than `w + N`, and 0 for other keys. For any two keys `i` and `j`
+//! that are ready throughout the span:
 //!
 //! ```text
 //!   G(i) / w(i) - G(j) / w(j)  <=  1 + (L(i) + N(i) - 1) / w(i) + (N(j) - 1) / w(j)
@@ -130,6 +134,15 @@ impl<K: ListKey> Round<Waiter<K>> {
             self.skipped = self.skipped.wrapping_add(fewest.saturating_sub(1));
             self.passes = Passes::NONE;
         }
+    }
+}
+
+impl<W> Turn<W> {
+    /// Returns the credit of the rounds that were skipped since the key's last turn, now that
+    /// `skipped` is their count, and forgets them.
+    fn miss(&mut self, skipped: u32) -> u64 {
+        let missed = skipped.wrapping_sub(core::mem::replace(&mut self.skipped, skipped));
+        u64::from(missed) * u64::from(self.weight)
     }
 }
 
@@ -239,6 +252,7 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
                 since,
                 phase: Phase::Ready,
                 fruitless: 1,
+                weight: 0,
                 skipped,
             }));
             if let Some(round) = self.round.get() {
@@ -275,7 +289,8 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
     }
 
     /// Makes `head` the head of a key of the round in place of `old`, if that was one. It takes
-    /// over the turn.
+    /// over the turn, with as much of the credit as it may have saved itself. If `old` was granted,
+    /// that is all of it.
     ///
     /// # Safety
     ///
@@ -285,12 +300,21 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         // SAFETY: both are linked or not yet settled, as the caller guarantees. A waiter has a turn
         // exactly if it is in the ring; that of `head` is set before it enters.
         unsafe {
+            let Some(round) = self.round.get() else {
+                return;
+            };
+            let (skipped, is_open) = (round.skipped, round.is_open);
+            let is_open = is_open && round.ring.first() == Some(old);
             let Some(turn) = self.turn(old) else {
                 return;
             };
+            let is_in_turn = is_open || turn.phase != Phase::Ready;
+            let of_turn = if is_in_turn { turn.weight.into() } else { 0 };
+            let saved = turn.credit.saturating_add(turn.miss(skipped));
             let turn = Turn {
                 links: RingLinks::UNLINKED,
                 resuming: RingLinks::UNLINKED,
+                credit: saved.min((Waiter::asks(head).1.room() - 1).saturating_add(of_turn)),
                 ..*turn
             };
             let resumes = turn.phase == Phase::Resumes;
@@ -321,9 +345,11 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         let Some(round) = self.round.get() else {
             return u64::MAX;
         };
-        let resumes = !round.resuming.is_empty();
-        let begins = !resumes && !core::mem::replace(&mut round.is_open, true);
+        let begins = round.resuming.is_empty() && !round.is_open;
         let skipped = round.skipped;
+        // If it panics, the turn has not begun.
+        let weight = if begins { weight().max(1) } else { 0 };
+        round.is_open |= begins;
         // SAFETY: the front is linked, as the caller guarantees.
         let Some(turn) = (unsafe { self.turn(front) }) else {
             return u64::MAX;
@@ -334,9 +360,9 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
                 Phase::Cut => 0,
                 Phase::Ready | Phase::Resumes => turn.credit,
             };
-            let missed = skipped.wrapping_sub(core::mem::replace(&mut turn.skipped, skipped));
-            let turns = 1 + u64::from(missed);
-            turn.credit = saved.saturating_add(turns * u64::from(weight().max(1)));
+            let missed = turn.miss(skipped);
+            turn.credit = saved.saturating_add(missed + u64::from(weight));
+            turn.weight = weight;
             turn.fruitless = if missed > 0 {
                 2
             } else {
@@ -385,17 +411,20 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         }
     }
 
-    /// Passes the turn of the front key, which has the credit for its request after `turns` more.
+    /// Passes the turn of the front key, whose credit is less than the `needed` one.
     ///
     /// # Safety
     ///
     /// `front` is the head of the front key.
-    pub(crate) unsafe fn pass_turn(&mut self, front: NonNull<Waiter<K>>, turns: u64) {
-        // SAFETY: the caller guarantees the contract of `end_turn`.
-        if unsafe { self.end_turn(front) } {
-            if let Some(round) = self.round.get() {
-                round.count_pass(turns);
-            }
+    pub(crate) unsafe fn pass_turn(&mut self, front: NonNull<Waiter<K>>, needed: u64) {
+        // SAFETY: the caller guarantees that the front is linked, and the contract of `end_turn`.
+        let (passed, turn) = unsafe { (self.end_turn(front), self.turn(front)) };
+        let turns = turn.map_or(1, |turn| {
+            let lacks = needed.saturating_sub(turn.credit);
+            lacks.div_ceil(turn.weight.max(1).into())
+        });
+        if let Some(round) = self.round.get().filter(|_| passed) {
+            round.count_pass(turns);
         }
     }
 

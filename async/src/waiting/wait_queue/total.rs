@@ -267,11 +267,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             (key, request, credit, since)
         };
         if credit < request.room() {
-            let weight = u64::from(self.source.weight(key).max(1));
-            let turns = (request.room() - credit).div_ceil(weight);
             // SAFETY: as before.
             unsafe {
-                lists.waits.pass_turn(front, turns);
+                lists.waits.pass_turn(front, request.room());
                 lists.wait_for_turn(front);
             }
             return Served::Passed;
