@@ -71,9 +71,8 @@ pub(crate) fn judge<'r>(
                         priority";
             doubt("name", problem, Some((other, then)));
         }
-        if !rule.key.is_shared() && rule.limits.is_empty() && rule.thresholds.is_empty() {
-            let problem = "has no effect without a limit: add a limit, or leave it out";
-            doubt("key", problem.into(), None);
+        for (setting, problem) in idle_settings(rule) {
+            doubt(setting, problem.into(), None);
         }
         if let Some((setting, name)) = shared_credential(rule) {
             let problem = format!(
@@ -106,6 +105,22 @@ fn decides_all(rule: &Rule) -> bool {
 /// Whether a rule has thresholds and no limits, so that it decides no request.
 fn only_counts(rule: &Rule) -> bool {
     rule.limits.is_empty() && !rule.thresholds.is_empty()
+}
+
+/// The settings of a rule without limits that do not do what they say, and what they do.
+fn idle_settings(rule: &Rule) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let is_empty = rule.limits.is_empty() && rule.thresholds.is_empty();
+    let key = "has no effect without a limit: add a limit, or leave it out";
+    let shadow = "without a limit, a shadow exempts nobody, and the rules after it decide its \
+                  requests: leave `shadow` out";
+    let idle = [
+        ("key", key, !rule.key.is_shared()),
+        ("shadow", shadow, rule.is_shadow),
+    ];
+    let set = idle
+        .into_iter()
+        .filter(move |(.., is_set)| is_empty && *is_set);
+    set.map(|(setting, problem, _)| (setting, problem))
 }
 
 /// The name of a header field of the key that is a credential, if all requests without it have one

@@ -915,6 +915,14 @@ fn a_file_whose_rules_do_not_what_they_seem_to_is_read_with_warnings() {
         rule("key = ['address']"),
         ["3:7: key: has no effect without a limit: add a limit, or leave it out"]
     );
+    assert_eq!(
+        rule("shadow = true"),
+        [
+            "3:10: shadow: without a limit, a shadow exempts nobody, and the rules after it decide \
+             its requests: leave `shadow` out"
+        ]
+    );
+    assert!(rule("shadow = true\nlimits = ['1/s']").is_empty());
     let shared = |place: &str| {
         [format!(
             "{place}: all requests without `X-Api-Key` share the limits of one key, so that anybody \
