@@ -46,18 +46,18 @@
 //!   round again. The front key has the credit for its request, or it is alone.
 //! - If the total denies the front key, the other keys wait too. So a request for many permits is
 //!   granted in the end, although others ask for few.
-//! - A key that is not in a turn has less credit than the request of its head needs. In a turn, it
-//!   may have its weight besides. So if another request becomes the head without a grant, what the
-//!   key has saved for the former one is lost, but for what the new one may have saved as well.
+//! - A key that is not in a turn has less credit than one of its requests needs: the largest that
+//!   has been its head. In a turn, it may have its weight besides. If a head leaves without a
+//!   grant, what the key has saved for it is lost, but for what the next one may have saved too.
 //! - No key waits for a key whose own limit denies. A key whose turn was cut has a timer of its
 //!   own, or it waits for a release of its own permits. It is in the ring for one more turn at
 //!   most: if its own limit does not grant before, it leaves.
 //!
 //! **Fairness.** Let `w` be the weight of a key, `G` what it is granted in any span of time in
-//! which it is ready throughout and its head changes only by grants, and `N` the most permits that
-//! one of its requests in the span asks for. Let `L` be the credit at the begin of the span of a
-//! key that resumes a turn, less than `w + N`, and 0 for other keys. For any two keys `i` and `j`
-//! that are ready throughout the span:
+//! which it is ready throughout and none of its requests leaves without a grant, and `N` the most
+//! permits that one of its requests in the span asks for. Let `L` be the credit at the begin of the
+//! span of a key that resumes a turn, less than `w + N`, and 0 for other keys. For any two keys `i`
+//! and `j` that are ready throughout the span:
 //!
 //! ```text
 //!   G(i) / w(i) - G(j) / w(j)  <=  1 + (L(i) + N(i) - 1) / w(i) + (N(j) - 1) / w(j)
@@ -289,8 +289,7 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
     }
 
     /// Makes `head` the head of a key of the round in place of `old`, if that was one. It takes
-    /// over the turn, with as much of the credit as it may have saved itself. If `old` was granted,
-    /// that is all of it.
+    /// over the turn.
     ///
     /// # Safety
     ///
@@ -300,21 +299,12 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
         // SAFETY: both are linked or not yet settled, as the caller guarantees. A waiter has a turn
         // exactly if it is in the ring; that of `head` is set before it enters.
         unsafe {
-            let Some(round) = self.round.get() else {
-                return;
-            };
-            let (skipped, is_open) = (round.skipped, round.is_open);
-            let is_open = is_open && round.ring.first() == Some(old);
             let Some(turn) = self.turn(old) else {
                 return;
             };
-            let is_in_turn = is_open || turn.phase != Phase::Ready;
-            let of_turn = if is_in_turn { turn.weight.into() } else { 0 };
-            let saved = turn.credit.saturating_add(turn.miss(skipped));
             let turn = Turn {
                 links: RingLinks::UNLINKED,
                 resuming: RingLinks::UNLINKED,
-                credit: saved.min((Waiter::asks(head).1.room() - 1).saturating_add(of_turn)),
                 ..*turn
             };
             let resumes = turn.phase == Phase::Resumes;
@@ -327,6 +317,31 @@ impl<K: ListKey, H: Shards<K>> WaitLists<K, H> {
                 }
             }
             self.get(old).round.set(None);
+        }
+    }
+
+    /// Takes from a key what it has saved for a request that has left its list without a grant, but
+    /// for what its head may have saved itself.
+    ///
+    /// # Safety
+    ///
+    /// `head` is the head of a list.
+    pub(crate) unsafe fn bound_credit(&mut self, head: NonNull<Waiter<K>>) {
+        let Some(round) = self.round.get() else {
+            return;
+        };
+        let (skipped, is_open) = (round.skipped, round.is_open);
+        let is_open = is_open && round.ring.first() == Some(head);
+        // SAFETY: the head is linked, as the caller guarantees, so it is filled and its request
+        // does not change.
+        unsafe {
+            let needed = Waiter::asks(head).1.room();
+            if let Some(turn) = self.turn(head) {
+                let is_in_turn = is_open || turn.phase != Phase::Ready;
+                let of_turn = if is_in_turn { turn.weight.into() } else { 0 };
+                let saved = turn.credit.saturating_add(turn.miss(skipped));
+                turn.credit = saved.min((needed - 1).saturating_add(of_turn));
+            }
         }
     }
 

@@ -907,7 +907,6 @@ impl Model {
         }
         self.lists[key].push_back((id, n));
         if self.head(key).is_some_and(|(head, _)| head == id) {
-            self.bound_credit(key);
             self.judge(key);
         }
         self.serve();
@@ -928,8 +927,8 @@ impl Model {
         self.serve();
     }
 
-    /// Its head has changed without a grant. What the key has saved for the former one is lost, but
-    /// for what the new one may have saved as well.
+    /// Its head has left without a grant. What the key has saved for it is lost, but for what the
+    /// new one may have saved as well.
     fn bound_credit(&mut self, key: usize) {
         if !self.ring.contains(&key) {
             return;

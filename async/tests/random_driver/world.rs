@@ -587,7 +587,8 @@ impl<S: Subject> World<S> {
         waiting.into_iter()
     }
 
-    /// No key is before another by more than the bound, over any span of steps in which both wait.
+    /// No key is before another by more than the bound, over any span of steps in which both wait,
+    /// and their requests end by grants only.
     fn is_fair(&self) {
         let grants = self.subject.grants_by_key();
         let mut fairness = self.fairness.borrow_mut();
@@ -605,6 +606,14 @@ impl<S: Subject> World<S> {
         let mut is_ready = vec![false; self.subject.keys()];
         for (_, key) in self.waiting().filter(|wait| before.contains(wait)) {
             is_ready[key] = true;
+        }
+        // What a key has saved for a request that leaves without a grant is lost: a new span.
+        let waiting: Vec<_> = self.waiting().collect();
+        for (key, is_ready) in is_ready.iter_mut().enumerate() {
+            let of_key = |wait: &&(u64, usize)| wait.1 == key && !waiting.contains(*wait);
+            let ended = before.iter().filter(of_key).count();
+            let granted = grants.iter().filter(|grant| grant.0 == key).count();
+            *is_ready &= ended <= granted;
         }
         fairness.step(&grants, &is_ready);
         let largest = fairness.largest;

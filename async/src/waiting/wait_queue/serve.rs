@@ -375,6 +375,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             self.front_makes_way(lists, waiter);
         }
         let (waker, next) = self.remove(lists, waiter);
+        if outcome.not_granted().is_some() {
+            Self::bound_credit(lists, next);
+        }
         batch.push(waker);
         // SAFETY: `remove` has just unlinked the waiter, and it is not settled yet.
         unsafe { lists.waits.settle(waiter, outcome, grant, Some(now)) };

@@ -356,6 +356,18 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
+    /// Bounds the credit of a key whose head has left without a grant; `next` is the new one.
+    pub(super) fn bound_credit(
+        lists: &mut Lists<Q::Source>,
+        next: Option<NonNull<Waiter<Key<Q>>>>,
+    ) {
+        if let Some(next) = next.filter(|_| Q::Source::HAS_TOTAL) {
+            // SAFETY: the callers pass the new head of a list, and `lists` proves that the lock is
+            // held.
+            unsafe { lists.waits.bound_credit(next) };
+        }
+    }
+
     /// Removes a key from the round, if it is in it.
     fn leave_round(lists: &mut Lists<Q::Source>, head: NonNull<Waiter<Key<Q>>>) {
         // SAFETY: the callers pass the head of a list, and `lists` proves that the lock is held.

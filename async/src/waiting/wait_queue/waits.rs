@@ -243,6 +243,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 lists.counts.cancelled = lists.counts.cancelled.wrapping_add(1);
                 self.front_makes_way(lists, waiter);
                 let (waker, next) = self.remove(lists, waiter);
+                Self::bound_credit(lists, next);
                 if next.is_some() {
                     // The waiters behind it may fit where it did not.
                     self.pending.add(Self::bit(Waiter::asks(waiter).0));
