@@ -111,8 +111,7 @@ fn only_counts(rule: &Rule) -> bool {
 fn idle_settings(rule: &Rule) -> impl Iterator<Item = (&'static str, &'static str)> {
     let is_empty = rule.limits.is_empty() && rule.thresholds.is_empty();
     let key = "has no effect without a limit: add a limit, or leave it out";
-    let shadow = "without a limit, a shadow exempts nobody, and the rules after it decide its \
-                  requests: leave `shadow` out";
+    let shadow = "a shadow decides nothing, so this rule exempts no client: leave `shadow` out";
     let idle = [
         ("key", key, !rule.key.is_shared()),
         ("shadow", shadow, rule.is_shadow),

@@ -918,8 +918,7 @@ fn a_file_whose_rules_do_not_what_they_seem_to_is_read_with_warnings() {
     assert_eq!(
         rule("shadow = true"),
         [
-            "3:10: shadow: without a limit, a shadow exempts nobody, and the rules after it decide \
-             its requests: leave `shadow` out"
+            "3:10: shadow: a shadow decides nothing, so this rule exempts no client: leave `shadow` out"
         ]
     );
     assert!(rule("shadow = true\nlimits = ['1/s']").is_empty());

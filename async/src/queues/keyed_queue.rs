@@ -70,6 +70,8 @@ use crate::waiting::wait_queue::{HasWaitQueue, WaitQueue};
 ///   the numbers of their grants differ by 1 at most. Proof: in each turn a key is granted its
 ///   weight, and what is left of it because it does not suffice for a request, less than `N`, goes
 ///   to its next turn. Between two turns of one key, each other one has a turn.
+/// - If a request is cancelled, or its deadline passes, what its key has saved for it is lost. For
+///   this key, a new span begins.
 /// - A request for `n` permits of a key with the weight `w` is granted before any other key has had
 ///   more than `n / w` turns, rounded up, since the key began to wait for the total.
 /// - A key whose own limit denies delays no other key. In the midst of a turn, it takes the rest of

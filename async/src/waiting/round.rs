@@ -77,9 +77,9 @@
 //!
 //! **Skipped rounds.** If all keys have passed one after the other, and nothing else has changed
 //! the ring, the next rounds are the same, until one key has the credit for its request. They are
-//! skipped: the round counts them, and each key adds the credit of those that it has missed when it
-//! begins its next turn. Because no round is skipped in which a key could take permits, the bound
-//! above holds as if each round had passed.
+//! skipped: the round counts them. When a key begins its next turn, it adds the credit of those
+//! that it has missed, by the weight of its last turn. Because no round is skipped in which a key
+//! could take permits, the bound above holds as if each round had passed.
 //!
 //! **Cost.** Each step of the round moves one node, whatever the number of keys. A grant of `n`
 //! permits takes at most `n / w + 1` steps of its key, and at most two of each key. A turn is cut
