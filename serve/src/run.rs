@@ -144,8 +144,8 @@ async fn started(args: &Args, settings: Settings) -> Result<(), String> {
     let sampling = tokio::spawn(sample(Arc::clone(&admin.counts)));
     let stopping = async {
         signals.wait(&reread).await;
-        tracing::info!("stopping");
         admin.is_ready.store(false, Relaxed);
+        tracing::info!("stopping");
         sleep(args.drain).await;
         let _ = stop.send(true);
     };

@@ -17,12 +17,12 @@ const FIELDS: [(&str, &str); 4] = [
 
 #[test]
 fn checks_that_wait_are_answered_before_the_program_ends() {
-    // The second check waits for about half a second.
+    // The second check waits for about two seconds.
     let policy = "
         serve.wait = '10s'
         [[rules]]
         name = 'all'
-        limits = [{ rate = '2/s', burst = 1, queue = 5 }]
+        limits = [{ rate = '30/m', burst = 1, queue = 5 }]
     ";
     let mut program = Program::start("stop", policy, &["--drain", "50ms"]);
     assert_eq!(ask(program.admin, "GET /ready", &[]).status, 200);
