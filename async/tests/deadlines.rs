@@ -127,6 +127,17 @@ mod at_once {
     }
 
     #[test]
+    fn a_head_that_leaves_while_its_driver_is_late_leaves_its_permits_to_those_behind_it() {
+        let queue = queue(bucket(5), 99);
+        let head = Task::waiting(queue.acquire(3));
+        let next = Task::waiting(queue.acquire(1).until(secs(4)));
+        // The permits of the head were due a second before.
+        queue.clock().set(ms(4_005));
+        drop(head);
+        assert_eq!((next.wakes(), permits(next.outcome())), (1, Ok(1)));
+    }
+
+    #[test]
     fn newest_first_what_a_late_driver_would_grant_is_not_evicted() {
         let queue = newest_first(bucket(4), 4);
         let first = Task::waiting(queue.acquire(1));

@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::panic::catch_unwind;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use portcullis_async::{Acquire, NoTimer, Queue, ReentrantTimer, Timer};
+use portcullis_async::{Acquire, NoTimer, Order, Queue, ReentrantTimer, Timer};
 use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
 use portcullis_core::queue::QueueLimiter;
 use portcullis_core::{
@@ -393,6 +393,56 @@ mod time {
             }
             assert_eq!(waits.map(|wait| wait.wakes()), [1, 1], "{times}");
         }
+    }
+
+    /// A timer that runs other code before it arms an alarm, and panics after it.
+    #[derive(Default)]
+    struct Interrupted {
+        hand: Hand,
+        meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    }
+
+    impl Clock for Interrupted {
+        fn now(&self) -> Timestamp {
+            self.hand.now()
+        }
+    }
+
+    impl Timer for Interrupted {
+        fn wake_at(&self, at: Timestamp, waker: &Waker) -> Poll<()> {
+            let meanwhile = self.meanwhile.lock().unwrap().take();
+            let Some(meanwhile) = meanwhile else {
+                return self.hand.wake_at(at, waker);
+            };
+            meanwhile();
+            let _ = self.hand.wake_at(at, waker);
+            panic!("after it is armed");
+        }
+    }
+
+    #[test]
+    fn goes_on_after_an_alarm_that_is_set_too_late_and_panics() {
+        let queue = Queue::new(bucket(5), Interrupted::default(), 5);
+        let queue = Arc::new(queue.with_order(Order::NewestFirst));
+        let next = Arc::new(Mutex::new(None));
+        let meanwhile = {
+            let (queue, next) = (Arc::clone(&queue), Arc::clone(&next));
+            move || {
+                // It evicts the one whose alarm is about to be set.
+                let wait = Task::waiting(Acquire::new(queue, 4));
+                *next.lock().unwrap() = Some(wait);
+            }
+        };
+        *queue.clock().meanwhile.lock().unwrap() = Some(Box::new(meanwhile));
+        let mut first = Task::new(Acquire::new(Arc::clone(&queue), 5));
+        assert!(panics(|| first.poll()));
+        assert_eq!(queue.counts().evicted, 1);
+        let mut next = next.lock().unwrap().take().expect("it waits");
+        assert_eq!(next.wakes(), 1, "to set the alarm once more");
+        assert!(next.is_pending());
+        assert_eq!(queue.clock().hand.alarm(), Some(secs(4)));
+        queue.clock().hand.jump(secs(4));
+        assert_eq!(permits(next.outcome()), Ok(4));
     }
 
     #[test]

@@ -61,12 +61,13 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     /// The contract is that of `next`.
     pub(crate) unsafe fn see_to(&self, caller: Caller<'_, Key<Q>>, waker: &Waker) -> bool {
         let mut batch = WakeBatch::new();
-        let mut panic = Panic::NONE;
+        let (mut panic, mut has_armed) = (Panic::NONE, false);
         // If this driver cannot arm the timer, another one is woken in its place.
         let unarmed = Finally(|| self.disarm(caller));
         // After a panic of a limiter, a clock or a timer, try once more.
         // SAFETY: the caller guarantees the contract of `next`.
-        let mut arm = || panic.keep(|| unsafe { self.arm(caller, waker, &mut batch) });
+        let mut arm =
+            || panic.keep(|| unsafe { self.arm(caller, waker, &mut batch, &mut has_armed) });
         let is_over = arm().or_else(arm);
         if is_over.is_some() {
             mem::forget(unarmed);
@@ -78,18 +79,24 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         is_over.unwrap_or(false)
     }
 
-    /// Does what `see_to` does, and stops at the first panic.
+    /// Does what `see_to` does, and stops at the first panic. Sets `has_armed` before it arms the
+    /// timer, which may panic after it is armed.
     ///
     /// # Safety
     ///
     /// The contract is that of `next`.
-    unsafe fn arm(&self, caller: Caller<'_, Key<Q>>, waker: &Waker, batch: &mut WakeBatch) -> bool {
-        let mut has_armed = false;
+    unsafe fn arm(
+        &self,
+        caller: Caller<'_, Key<Q>>,
+        waker: &Waker,
+        batch: &mut WakeBatch,
+        has_armed: &mut bool,
+    ) -> bool {
         // SAFETY: the caller guarantees the contract of `next`.
         while let Some(look) = unsafe { self.next(caller, batch) } {
             match look.next {
                 Next::At(at) if look.drives => {
-                    has_armed = true;
+                    *has_armed = true;
                     if self.clock.wake(at, waker).is_ready() {
                         continue;
                     }
@@ -99,7 +106,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 _ => {}
             }
             if !look.drives {
-                if has_armed {
+                if *has_armed {
                     // In the meantime `attend` was called, and this driver may have replaced the
                     // alarm of the queue itself. Have the queue arm the timer again.
                     self.rearm(batch);

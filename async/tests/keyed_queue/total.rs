@@ -717,6 +717,28 @@ fn a_late_timer_loses_no_permits_of_a_key() {
 }
 
 #[test]
+fn a_head_that_leaves_while_the_timer_is_late_leaves_its_permits_to_those_behind_it() {
+    macro_rules! leaves {
+        ($queue:expr) => {
+            let queue = $queue;
+            drop(now(queue.acquire(&0_usize, 5)).unwrap());
+            let head = Task::waiting(queue.acquire(&0_usize, 3));
+            let next = Task::waiting(queue.acquire(&0_usize, 1).until(millis(4_000)));
+            // The permits of the head were due a second before.
+            queue.clock().jump(millis(4_005));
+            drop(head);
+            assert_eq!((next.wakes(), permits(next.outcome())), (1, Ok(1)));
+        };
+    }
+    let rate = || TokenBucket::new(Rate::per_second(1), 5);
+    let of_keys: Queue<Concurrency, Table<TokenBucketRules>> =
+        around(Keyed::for_keys(rate(), 100), Concurrency::new(100));
+    leaves!(of_keys);
+    let of_all: Queue<TokenBucket> = around(Keyed::for_keys(Concurrency::new(9), 100), rate());
+    leaves!(of_all);
+}
+
+#[test]
 fn the_front_hands_the_timer_of_the_total_on() {
     let table = Keyed::for_keys(Concurrency::new(9), 100);
     let total = TokenBucket::new(Rate::per_second(1), 1);

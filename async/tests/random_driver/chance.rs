@@ -70,6 +70,7 @@ struct Chance {
     /// Sites that panicked, and sites that would have panicked during another panic.
     struck: Cell<u32>,
     doubled: Cell<u32>,
+    panics: Cell<u64>,
     /// One in N moments is used by another context; 0 for none.
     meddling: Cell<u32>,
     depth: Cell<u32>,
@@ -88,6 +89,7 @@ thread_local! {
             times: Cell::new(0),
             struck: Cell::new(0),
             doubled: Cell::new(0),
+            panics: Cell::new(0),
             meddling: Cell::new(0),
             depth: Cell::new(0),
             meddled: Cell::new(false),
@@ -176,6 +178,7 @@ pub(crate) fn strike(site: Site) {
             chance.site.set(None);
         }
         chance.struck.set(chance.struck.get() | site.bit());
+        chance.panics.set(chance.panics.get() + 1);
         if std::env::var_os("PORTCULLIS_RANDOM").is_some() {
             eprintln!("{site:?} panics");
         }
@@ -183,10 +186,16 @@ pub(crate) fn strike(site: Site) {
     });
 }
 
-/// Returns the sites that have panicked since the last call, and those that would have panicked
-/// during another panic.
-pub(crate) fn take_struck() -> (u32, u32) {
-    CHANCE.with(|chance| (chance.struck.replace(0), chance.doubled.replace(0)))
+/// Returns the sites that have panicked since the last call, those that would have panicked during
+/// another panic, and the number of panics.
+pub(crate) fn take_struck() -> (u32, u32, u64) {
+    CHANCE.with(|chance| {
+        (
+            chance.struck.replace(0),
+            chance.doubled.replace(0),
+            chance.panics.replace(0),
+        )
+    })
 }
 
 pub(crate) fn has_struck() -> bool {

@@ -171,6 +171,8 @@ struct Wait<L> {
     has_panicked: bool,
     /// For a head: when its limiter will grant, as of the last time that the queue was at rest.
     predicted: Option<u64>,
+    /// Whether it was one of several that might be the head of their list.
+    has_rival: bool,
     /// For a settled wait: whether a wait before it was still waiting then, one behind it too, and
     /// how late it was.
     overtook: bool,
@@ -622,19 +624,17 @@ impl<S: Subject> World<S> {
 
     /// Checks the invariants after a step.
     fn end(&self) -> Result<(), String> {
-        let (struck, doubled) = chance::take_struck();
+        let (struck, doubled, panics) = chance::take_struck();
         self.struck.set(struck);
         let mut seen = self.seen.get();
         seen.steps += 1;
-        seen.panics += u64::from(struck.count_ones());
+        seen.panics += panics;
         seen.doubled += u64::from(doubled.count_ones());
         self.seen.set(seen);
         self.settle();
         self.report()?;
         if struck & Site::CUT_SHORT != 0 {
-            // The next caller completes what a limiter, a clock or a timer has cut short, and
-            // counts it again.
-            self.tally(|tally| tally.unsure += 1);
+            // The next caller completes what a limiter, a clock or a timer has cut short.
             self.conserved();
             self.report()?;
             self.note("advance after a panic", 0, 0, 0);
@@ -861,6 +861,7 @@ impl<S: Subject> World<S> {
             is_leaked: false,
             has_panicked: false,
             predicted: None,
+            has_rival: false,
             overtook: false,
             left_later: false,
             newest: 0,
@@ -1609,7 +1610,9 @@ impl<S: Subject> World<S> {
             let now = self.time();
             for wait in self.waits.borrow_mut().iter_mut() {
                 let free = chance::paused(|| self.subject.not_before(wait.key, now, wait.min));
-                wait.is_hopeless |= free.is_some_and(|free| free > wait.ends().0);
+                // What was done meanwhile may have given permits back since it was judged.
+                wait.is_hopeless |=
+                    chance::has_meddled() || free.is_some_and(|free| free > wait.ends().0);
             }
             self.came(left);
         }
@@ -2055,7 +2058,7 @@ impl<S: Subject> World<S> {
                     && wait.start <= other.end
             });
             let in_time = wait.predicted.is_some_and(|predicted| {
-                !has_rival
+                !(has_rival || wait.has_rival)
                     && self.config.settings.order == Order::OldestFirst
                     && wait.ends().0 < u64::MAX
                     && predicted <= wait.ends().0
@@ -2244,6 +2247,7 @@ impl<S: Subject> World<S> {
             for &place in &heads {
                 let mut waits = self.waits.borrow_mut();
                 let wait = &mut waits[place];
+                wait.has_rival |= heads.len() > 1;
                 let at = self.subject.free_at(key, now, wait.min);
                 if at == Some(now) {
                     let predicted = wait.predicted.filter(|at| *at <= self.clock().newest());

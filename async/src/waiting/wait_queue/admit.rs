@@ -323,9 +323,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             if batch.is_full() {
                 return Room::LaterInThisCall;
             }
-            lists.counts.evicted = lists.counts.evicted.wrapping_add(1);
             let last = lists.shard(key).last(head);
             self.settle(lists, batch, last, State::Evicted, None, now);
+            lists.counts.evicted = lists.counts.evicted.wrapping_add(1);
         }
         if fits(lists) { Room::Found } else { Room::None }
     }

@@ -98,8 +98,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 if batch.is_full() {
                     return false;
                 }
-                lists.counts.closed = lists.counts.closed.wrapping_add(1);
                 self.settle(lists, batch, head, State::Closed, None, now);
+                lists.counts.closed = lists.counts.closed.wrapping_add(1);
             }
         }
         true
@@ -340,8 +340,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     ) -> Option<NonNull<Waiter<Key<Q>>>> {
         // SAFETY: the waiter is linked, and `lists` proves that the lock is held.
         let sheds = unsafe { lists.waits.get(waiter).sheds() };
+        let next = self.settle(lists, batch, waiter, State::Late, None, now);
         lists.count_late(sheds);
-        self.settle(lists, batch, waiter, State::Late, None, now)
+        next
     }
 
     /// Settles a head that requests more than its limiter can hold. Returns the new head.
@@ -352,8 +353,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         head: NonNull<Waiter<Key<Q>>>,
         now: Timestamp,
     ) -> Option<NonNull<Waiter<Key<Q>>>> {
+        let next = self.settle(lists, batch, head, State::Exceeds, None, now);
         lists.counts.oversized = lists.counts.oversized.wrapping_add(1);
-        self.settle(lists, batch, head, State::Exceeds, None, now)
+        next
     }
 
     /// Removes a waiter from its list and settles it. Returns the new head if the waiter was the
@@ -370,7 +372,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         if let Some(why) = outcome.not_granted() {
             // SAFETY: the waiter is linked, so it is filled and its request does not change.
             let (key, Request { min, .. }) = unsafe { Waiter::asks(waiter) };
-            // If the limiter panics, the waiter stays in its list.
+            // If the limiter panics, the waiter stays in its list. The callers count what has ended
+            // after this call.
             self.not_granted(key, now, min, why);
             self.front_makes_way(lists, waiter);
         }
