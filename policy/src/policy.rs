@@ -232,8 +232,8 @@ impl Policy {
     ///
     ///    [`PathReading`]: crate::PathReading
     /// 2. The rules that the request matches are asked in the order of their priority, until one
-    ///    decides that is not [continuing](Rule::continuing). A shadow rule takes its permits, or
-    ///    notes that it would deny, and the next rule is asked.
+    ///    decides that is not [continuing](Rule::continuing). A [shadow](Rule::shadow) rule takes
+    ///    its permits, or notes that it would deny, and the next rule is asked.
     /// 3. An exempt client takes nothing from the rule.
     /// 4. The request takes [`cost`](Request::cost) permits from each limit of these rules, or from
     ///    none. The first rule that denies decides.
@@ -314,21 +314,23 @@ impl Policy {
         mut asks: Option<&mut Vec<usize>>,
         mut watch: impl FnMut(RuleAnswer<'p>),
     ) -> Decision<'p> {
-        let mut decision = Decision {
-            policy: self,
-            parts: Parts::new(now, request.cost),
-        };
+        let mut decision = Decision::undecided(self, now, request.cost);
         let reading = match self.reading(request) {
             Ok(reading) => reading,
             Err(error) => return decision.refused(error),
         };
-        let mut several = None;
+        // Whether rules are asked together, or later.
+        let mut goes_on = false;
         let visited = self.matcher.visit_as(reading, request, |index| {
             let rule = self.matched[index];
             let active = &self.rules[rule as usize];
-            if active.rule.is_continuing && !active.rule.is_shadow {
-                several = Some(index);
-                return ControlFlow::Break(());
+            if active.rule.is_continuing {
+                goes_on = true;
+                return if active.rule.is_shadow {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                };
             }
             let mut only_take = How::Take;
             let how = if active.rule.is_shadow {
@@ -355,14 +357,14 @@ impl Policy {
             watch(RuleAnswer::of(&active.rule, rule, outcome));
             flow
         });
-        if let Some(from) = several {
+        if let Err(error) = visited {
+            return decision.refused(error);
+        }
+        if goes_on {
             let of = (reading, request);
-            return self.decide_by_several(of, from, &mut how, asks, &mut watch, decision);
+            self.decide_further(of, &mut how, asks, &mut watch, &mut decision);
         }
-        match visited {
-            Ok(()) => decision,
-            Err(error) => decision.refused(error),
-        }
+        decision
     }
 
     /// The reading of a request's path by which it is decided.
@@ -809,6 +811,13 @@ impl Parts {
 }
 
 impl<'p> Decision<'p> {
+    /// Before any rule was asked.
+    #[inline(always)]
+    const fn undecided(policy: &'p Policy, now: Timestamp, cost: u32) -> Self {
+        let parts = Parts::new(now, cost);
+        Self { policy, parts }
+    }
+
     /// The path cannot be matched.
     fn refused(mut self, error: PathError) -> Self {
         self.parts.outcome = Outcome::Path(error);
@@ -832,12 +841,10 @@ impl<'p> Decision<'p> {
             }
             Verdict::Denied(place, StoreDenied { limit, denied }) => {
                 let limit = limit.filter(|_| !matches!(denied, Denied::Crowded { .. }));
-                let denial = ShadowDenial::new(rule, place.instead, limit);
-                self.parts.shadow_denied.get_or_insert(denial);
+                self.note_shadow(ShadowDenial::new(rule, place.instead, limit));
             }
             Verdict::NoAddress | Verdict::Unidentified => {
-                let denial = ShadowDenial::new(rule, None, None);
-                self.parts.shadow_denied.get_or_insert(denial);
+                self.note_shadow(ShadowDenial::new(rule, None, None));
             }
             // A store is asked later, by `decide_stored`.
             Verdict::Stored | Verdict::Granted(None) | Verdict::Exempt | Verdict::Skipped => {}
@@ -1159,7 +1166,7 @@ impl<'p> Decision<'p> {
 
     /// Notes that a shadow rule would have denied the request.
     pub(crate) fn note_shadow(&mut self, denial: ShadowDenial) {
-        // The first by priority, in whatever order the stores answered.
+        // The first by priority, in whatever order they were asked and the stores answered.
         let first = self.parts.shadow_denied;
         if first.is_none_or(|first| denial.rule < first.rule) {
             self.parts.shadow_denied = Some(denial);

@@ -433,6 +433,12 @@ impl Rule {
     /// Lets all requests pass that the rule would deny, and lets the next rule decide.
     /// [`Decision::shadow_denied`](crate::Decision::shadow_denied) returns the first such rule.
     ///
+    /// It takes and denies as it would if it were the only one of the shadow rules that is no
+    /// shadow. So if it would be one of several rules that decide together, because it is
+    /// [continuing](Self::continuing) or behind one that is, it takes nothing for a request that
+    /// another of these rules denies. Except if that is denied later, by a counter store or after a
+    /// wait: then it has taken its permits.
+    ///
     /// ```
     /// # use portcullis_policy::Rule;
     /// let _ = Rule::new("stricter").shadow();
@@ -446,8 +452,8 @@ impl Rule {
     /// Lets the next rule that a request matches limit it as well. The request takes from the
     /// limits of all these rules, or from none. Default: the rule is the last one that is asked.
     ///
-    /// A client that the rule exempts takes nothing from this rule, and the next one is asked. A
-    /// [shadow](Self::shadow) rule never decides, so this has no effect on it.
+    /// A client that the rule exempts takes nothing from this rule, and the next one is asked.
+    /// Behind a [shadow](Self::shadow) rule the next one is asked in any case.
     ///
     /// ```
     /// use portcullis_core::Timestamp;

@@ -596,6 +596,128 @@ fn a_shadow_rule_between_rules_that_continue_takes_and_denies_nothing() {
     assert_eq!(left_of_all(&policy, at(1), &GET), [7, 0, 0]);
 }
 
+/// What the limits of the rules have left, in the order of the rules.
+fn left_of_rules<const N: usize>(policy: &Policy) -> [u64; N] {
+    let left = left_of_all(policy, at(1), &GET);
+    left.try_into().expect("each rule has one limit")
+}
+
+/// All sets of three rules of which one is a shadow, at any place among the others, which go on or
+/// not, with up to three permits each. Of these sets each request is decided as it says there.
+#[test]
+fn a_shadow_rule_takes_and_denies_as_if_it_were_the_one_that_is_none() {
+    const PERMITS: [u64; 3] = [1, 2, 3];
+    let mut seen = [0; 3];
+    for place in 0..3 {
+        for bits in 0..8 {
+            let goes_on = [0, 1, 2].map(|nth| bits >> nth & 1 == 1);
+            for sizes in (0..27).map(|n| [n / 9, n / 3 % 3, n % 3].map(|nth| PERMITS[nth])) {
+                let rule = |nth: usize| {
+                    let rule = Rule::new(["a", "b", "c"][nth]).limit(window(sizes[nth]));
+                    let rule = if goes_on[nth] {
+                        rule.continuing()
+                    } else {
+                        rule
+                    };
+                    if nth == place { rule.shadow() } else { rule }
+                };
+                let policy = Policy::new([0, 1, 2].map(rule)).unwrap();
+                for _ in 0..5 {
+                    let before: [u64; 3] = left_of_rules(&policy);
+                    let decision = policy.decide_at(at(1), &GET);
+                    // The rules that are asked if the shadow is one of them, and if it is not.
+                    let asked = |is_rule: &dyn Fn(usize) -> bool| {
+                        let rules: Vec<usize> = (0..3).filter(|&nth| is_rule(nth)).collect();
+                        let last = rules.iter().position(|&nth| !goes_on[nth]);
+                        rules[..last.map_or(rules.len(), |last| last + 1)].to_vec()
+                    };
+                    let denies =
+                        |rules: &[usize]| rules.iter().copied().find(|&nth| before[nth] == 0);
+                    let of_others = asked(&|nth| nth != place);
+                    let of_all = asked(&|_| true);
+                    let denied = denies(&of_others);
+                    assert_eq!(decision.is_allowed(), denied.is_none());
+                    let is_denied_by_shadow = denies(&of_all) == Some(place);
+                    assert_eq!(decision.shadow_denied().is_some(), is_denied_by_shadow);
+                    let mut takes: Vec<usize> = Vec::new();
+                    if denied.is_none() {
+                        takes.extend(&of_others);
+                    }
+                    if of_all.contains(&place) && denies(&of_all).is_none() {
+                        takes.push(place);
+                    }
+                    let left = [0, 1, 2].map(|nth| before[nth] - u64::from(takes.contains(&nth)));
+                    assert_eq!(
+                        left_of_rules(&policy),
+                        left,
+                        "{place} {goes_on:?} {sizes:?}"
+                    );
+                    seen[0] += usize::from(denied.is_some() && of_all.contains(&place));
+                    seen[1] += usize::from(is_denied_by_shadow);
+                    seen[2] += usize::from(takes.contains(&place));
+                }
+            }
+        }
+    }
+    assert!(seen.iter().all(|&times| times > 100), "{seen:?}");
+}
+
+#[test]
+fn a_shadow_rule_behind_the_last_rule_is_not_asked_though_another_one_is() {
+    let shadow = |name| Rule::new(name).limit(window(5)).shadow().continuing();
+    let each = Rule::new("each").limit(window(5)).continuing();
+    let all = Rule::new("all").limit(window(5));
+    let rules = [shadow("first"), all.clone(), shadow("behind")];
+    let policy = Policy::new(rules).unwrap();
+    drop(policy.decide_at(at(1), &GET));
+    assert_eq!(left_of_rules(&policy), [4, 4, 5]);
+    let rules = [
+        shadow("first"),
+        each,
+        shadow("second"),
+        all,
+        shadow("behind"),
+    ];
+    let policy = Policy::new(rules).unwrap();
+    drop(policy.decide_at(at(1), &GET));
+    assert_eq!(left_of_rules(&policy), [4, 4, 4, 4, 5]);
+}
+
+#[test]
+fn a_shadow_rule_holds_a_permit_at_once_only_of_a_request_that_is_allowed() {
+    let shadow = Rule::new("busy").limit(Limit::at_once(2));
+    let shadow = shadow.shadow().continuing();
+    let all = Rule::new("all").limit(window(1));
+    let policy = Policy::new([shadow, all]).unwrap();
+    let decide = || policy.decide_at(at(1), &GET);
+    let allowed = decide();
+    assert!(allowed.is_allowed() && allowed.holds_permits());
+    let denied = decide();
+    assert!(!denied.is_allowed() && !denied.holds_permits());
+    assert_eq!(left_of_rules(&policy), [1, 0]);
+    drop(allowed);
+    assert_eq!(left_of_rules(&policy), [2, 0]);
+}
+
+/// A client that is unknown would be denied by the shadow rule first.
+#[test]
+fn a_shadow_rule_denies_what_lacks_its_key_before_a_rule_after_it_does() {
+    let shadow = Rule::new("keys").key(Key::header("X-Key"));
+    let shadow = shadow.on_missing(OnMissing::Deny).limit(window(9));
+    let all = Rule::new("all").limit(window(1)).continuing();
+    for (rules, expected) in [
+        (
+            [shadow.clone().shadow().continuing(), all.clone()],
+            [true, true],
+        ),
+        ([all, shadow.shadow()], [true, false]),
+    ] {
+        let policy = Policy::new(rules).unwrap();
+        let noted = [(); 2].map(|()| policy.decide_at(at(1), &GET).shadow_denied().is_some());
+        assert_eq!(noted, expected);
+    }
+}
+
 /// What one reading of a path leaves free, the rules of another one may limit.
 #[test]
 fn a_path_with_several_readings_takes_from_the_rules_of_the_reading_that_has_them_all() {

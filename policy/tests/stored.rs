@@ -220,6 +220,34 @@ fn shadow_rules_with_a_store_are_asked_and_deny_nothing() {
 }
 
 #[test]
+fn a_shadow_rule_with_a_store_is_not_asked_for_what_another_rule_denies_here() {
+    let time = Time::default();
+    let shadow = Rule::new("shadow").limit(limit("2/h"));
+    let rules = [
+        shadow.shadow().continuing().stored_in("shared"),
+        Rule::new("all").limit(limit("1/h")),
+    ];
+    let policy = policy(rules, &memory(&time));
+    let request = Request::new("GET", "/");
+    let seen = [(); 4].map(|()| {
+        let decision = decide(&policy, &request);
+        (
+            decision.is_allowed(),
+            decision.decision().shadow_denied().is_some(),
+        )
+    });
+    assert_eq!(
+        seen,
+        [
+            (true, false),
+            (false, false),
+            (false, false),
+            (false, false)
+        ]
+    );
+}
+
+#[test]
 fn without_its_store_a_rule_denies() {
     let rule = || Rule::new("all").limit(limit("5/s")).stored_in("shared");
     let policy = Policy::new([rule()]).unwrap();

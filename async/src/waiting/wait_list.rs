@@ -734,7 +734,8 @@ impl<K: ListKey> Shard<K> {
         }
     }
 
-    /// Makes `waiter` the head of a list instead of `head`.
+    /// Makes `waiter` the head of a list instead of `head`. It takes over when to ask again, and
+    /// has no timer for it yet.
     ///
     /// # Safety
     ///
@@ -743,10 +744,11 @@ impl<K: ListKey> Shard<K> {
         // SAFETY: both waiters are linked, so they are valid, and their locked fields belong to the
         // holder of the lock (invariants **Linked** and **Locked**).
         unsafe {
-            let Lead { line, .. } = *Waiter::lead(head);
+            let Lead { line, next_try, .. } = *Waiter::lead(head);
             Waiter::locked(waiter).lead = Some(Lead {
                 line,
-                ..Lead::EMPTY
+                next_try,
+                heads: RingLinks::UNLINKED,
             });
             self.heads.replace(head, waiter);
             Waiter::locked(head).lead = None;

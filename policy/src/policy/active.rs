@@ -176,6 +176,23 @@ impl Active {
         }
     }
 
+    /// Whether the rule would deny a request. Takes nothing, and asks no counter store.
+    pub(super) fn denies(
+        &self,
+        request: &Request<'_>,
+        now: Timestamp,
+        path_rules: PathRules,
+    ) -> bool {
+        match self.locate_any(request, path_rules) {
+            Ok(Some(place)) => {
+                let looked = self.store_at(place).look(place.at, now, request.cost);
+                looked.is_err()
+            }
+            Ok(None) => false,
+            Err(unasked) => matches!(unasked, Unasked::Unidentified | Unasked::NoAddress),
+        }
+    }
+
     /// Where the state of the request's key is, or why no limit is asked. `None` if it is in a
     /// counter store.
     pub(super) fn locate_any(

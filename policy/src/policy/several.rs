@@ -13,6 +13,7 @@
 //!            nothing meanwhile. After it, take from the other rules
 //! ask        the counter store of the rules that have one, last and once for all of them. If it
 //!            denies or has no answer, give back
+//! shadows    the shadow rules that would have been among them. If a rule denies, they take nothing
 //! ```
 //!
 //! Invariant: a rule's permits are taken exactly while the decision is allowed, or while a store is
@@ -43,9 +44,19 @@ pub(crate) struct Part {
     pub(crate) held: Held,
 }
 
-/// The rules that limit a request, the one that denies it without asking its limits, and the shadow
-/// rules whose stores are to be asked.
-type Found = (Vec<Part>, Option<(u32, Outcome)>, Vec<usize>);
+/// The rules that limit a request, and the one that denies it without asking its limits.
+type Found = (Vec<Part>, Option<(u32, Outcome)>);
+
+/// Which shadow rules are asked after the rules that decide: those that are continuing, and all
+/// behind a continuing rule.
+struct Later {
+    /// The condition of the first continuing rule that is no shadow.
+    from: usize,
+    /// The last rule that may be asked.
+    last: u32,
+    /// Whether there are any.
+    are_any: bool,
+}
 
 impl Part {
     fn new(rule: u32, place: Option<Place>, is_stored: bool) -> Self {
@@ -74,26 +85,57 @@ impl Part {
 }
 
 impl Policy {
-    /// Decides a request by the rule with the condition `from`, which is continuing, and by those
-    /// after it. Notes in `asks` the rules whose stores are to be asked. Without it, they are not.
+    /// Decides a request by several rules if none has decided it, and then asks the shadow rules
+    /// that would have been among those that decide. Notes in `asks` the rules whose stores are to
+    /// be asked. Without it, they are not.
     //
     // Apart from `decide`, so that a request of one rule pays nothing for several.
     #[cold]
     #[inline(never)]
-    pub(super) fn decide_by_several<'p>(
+    pub(super) fn decide_further<'p>(
         &'p self,
         of: (Reading, &Request<'_>),
-        from: usize,
+        how: &mut How<'_>,
+        mut asks: Option<&mut Vec<usize>>,
+        watch: &mut dyn FnMut(RuleAnswer<'p>),
+        decision: &mut Decision<'p>,
+    ) {
+        let mut later = Later {
+            from: usize::MAX,
+            last: decision.parts.rule.unwrap_or(u32::MAX),
+            are_any: decision.parts.rule.is_some(),
+        };
+        if decision.parts.rule.is_none() {
+            let asks = asks.as_deref_mut();
+            self.decide_by_several(of, &mut later, how, asks, watch, decision);
+        }
+        // A path that cannot be matched is that of none of them.
+        if later.are_any && !matches!(decision.outcome(), Outcome::Path(_)) {
+            // Before a store is asked, and before a wait, it is as good as allowed.
+            let is_open = how.waits() || asks.is_some() && decision.outcome() == Outcome::Stored;
+            let is_denied = !decision.is_allowed() && !is_open;
+            self.ask_shadows(of, &later, is_denied, asks, watch, decision);
+        }
+    }
+
+    /// Decides a request by the first continuing rule, and by those after it.
+    fn decide_by_several<'p>(
+        &'p self,
+        of: (Reading, &Request<'_>),
+        later: &mut Later,
         how: &mut How<'_>,
         asks: Option<&mut Vec<usize>>,
         watch: &mut dyn FnMut(RuleAnswer<'p>),
-        mut decision: Decision<'p>,
-    ) -> Decision<'p> {
-        let found = match self.find_parts(of, from, watch, &mut decision) {
+        decision: &mut Decision<'p>,
+    ) {
+        let found = match self.find_parts(of, later, watch, decision) {
             Ok(found) => found,
-            Err(error) => return decision.refused(error),
+            Err(error) => {
+                decision.parts.outcome = Outcome::Path(error);
+                return;
+            }
         };
-        let (parts, mut refused, mut to_ask) = found;
+        let (parts, mut refused) = found;
         let stored = parts.iter().filter(|part| part.is_stored);
         let stored: Vec<usize> = stored.map(|part| part.rule as usize).collect();
         if asks.is_none()
@@ -114,41 +156,31 @@ impl Policy {
                 }
                 watch(answer);
             }
-            if decision.is_taken() || how.waits() {
-                to_ask.extend(stored);
+            if let Some(asks) = asks.filter(|_| decision.is_taken() || how.waits()) {
+                asks.extend(stored);
             }
         }
-        if let Some(asks) = asks {
-            asks.append(&mut to_ask);
-        }
-        decision
     }
 
     /// Finds the rules that limit a request together, or the one that denies it without asking its
-    /// limits, and the shadow rules whose stores are to be asked. Asks all other shadow rules.
+    /// limits.
     fn find_parts<'p>(
         &'p self,
         (reading, request): (Reading, &Request<'_>),
-        from: usize,
+        later: &mut Later,
         watch: &mut dyn FnMut(RuleAnswer<'p>),
         decision: &mut Decision<'p>,
     ) -> Result<Found, PathError> {
-        let (mut parts, mut refused, mut to_ask) = (Vec::new(), None, Vec::new());
+        let (mut parts, mut refused) = (Vec::new(), None);
         self.matcher.visit_as(reading, request, |index| {
             let rule = self.matched[index];
             let active = &self.rules[rule as usize];
-            if index < from {
+            if active.rule.is_shadow {
+                later.are_any |= active.rule.is_continuing || index > later.from;
                 return ControlFlow::Continue(());
             }
-            if active.rule.is_shadow {
-                let now = decision.parts.now;
-                let verdict = active.judge(request, now, self.path_rules, &mut How::Take);
-                if let Some(outcome) = verdict.outcome() {
-                    decision.ask_shadow(rule, &verdict);
-                    to_ask.extend((outcome == Outcome::Stored).then_some(rule as usize));
-                    watch(self.answer(rule, outcome));
-                }
-                return ControlFlow::Continue(());
+            if active.rule.is_continuing {
+                later.from = later.from.min(index);
             }
             match active.locate_any(request, self.path_rules) {
                 Ok(place) => parts.push(Part::new(rule, place, place.is_none())),
@@ -163,16 +195,64 @@ impl Policy {
                 Err(unasked) => {
                     let outcome = Verdict::from(unasked).outcome();
                     refused = Some((rule, outcome.unwrap_or(Outcome::Unidentified)));
+                    later.last = rule;
                     return ControlFlow::Break(());
                 }
             }
             if active.rule.is_continuing {
                 ControlFlow::Continue(())
             } else {
+                later.last = rule;
                 ControlFlow::Break(())
             }
         })?;
-        Ok((parts, refused, to_ask))
+        Ok((parts, refused))
+    }
+
+    /// Asks the shadow rules that would have been among the rules that decide, each as if it were
+    /// the one that is no shadow. If the request `is_denied`, one behind the rule that denies would
+    /// not have been asked, and one before it would have denied first or taken nothing.
+    fn ask_shadows<'p>(
+        &'p self,
+        (reading, request): (Reading, &Request<'_>),
+        later: &Later,
+        is_denied: bool,
+        mut asks: Option<&mut Vec<usize>>,
+        watch: &mut dyn FnMut(RuleAnswer<'p>),
+        decision: &mut Decision<'p>,
+    ) {
+        let now = decision.parts.now;
+        let visited = self.matcher.visit_as(reading, request, |index| {
+            let rule = self.matched[index];
+            if rule > later.last {
+                return ControlFlow::Break(());
+            }
+            let active = &self.rules[rule as usize];
+            let is_later = active.rule.is_continuing || index > later.from;
+            if !active.rule.is_shadow || !is_later {
+                return ControlFlow::Continue(());
+            }
+            if is_denied {
+                let is_behind = Some(rule) > decision.parts.rule;
+                // One that is not continuing would have been the last one.
+                let takes_none =
+                    || active.rule.is_continuing && !active.denies(request, now, self.path_rules);
+                if is_behind || takes_none() {
+                    return ControlFlow::Continue(());
+                }
+            }
+            let verdict = active.judge(request, now, self.path_rules, &mut How::Take);
+            let Some(outcome) = verdict.outcome() else {
+                return ControlFlow::Continue(());
+            };
+            if let (Outcome::Stored, Some(asks)) = (outcome, &mut asks) {
+                asks.push(rule as usize);
+            }
+            decision.ask_shadow(rule, &verdict);
+            watch(self.answer(rule, outcome));
+            ControlFlow::Continue(())
+        });
+        debug_assert!(visited.is_ok(), "the path was matched before");
     }
 
     pub(super) fn answer(&self, rule: u32, outcome: Outcome) -> RuleAnswer<'_> {

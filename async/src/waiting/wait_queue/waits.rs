@@ -243,14 +243,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
                 lists.counts.cancelled = lists.counts.cancelled.wrapping_add(1);
                 self.front_makes_way(lists, waiter);
-                let next_try = lists.waits.get(waiter).next_try();
                 let (waker, next) = self.remove(lists, waiter);
                 Self::bound_credit(lists, next);
-                if let Some((next, next_try)) = next.zip(next_try) {
-                    // A timer that is late is late for the new head too, which is granted as of its
-                    // instant.
-                    lists.waits.get(next).set_next_try(next_try);
-                    lists.schedule(next, Duration::ZERO);
+                if let Some(next) = next {
+                    if !lists.timers.is_empty() {
+                        // If the timer of the old head is late, the new one is asked as of its
+                        // instant, before its own deadline expires.
+                        lists.schedule(next, Duration::ZERO);
+                    }
                     // The waiters behind it may fit where it did not.
                     self.pending.add(Self::bit(Waiter::asks(waiter).0));
                 }
