@@ -677,7 +677,7 @@ fn recommended_limits_are_those_that_the_clients_need_who_do_not_guess_passwords
     assert_eq!(found["limits"], serde_json::json!(["4/m"]));
     let left_out = serde_json::json!([{
         "key": "203.0.113.9", "requests": 97, "minute": 60, "hour": 97, "day": 97,
-        "sign": "minute", "passes": 8
+        "sign": "minute", "passes": 8, "denied": 89
     }]);
     assert_eq!(found["left_out"], left_out);
     let counts = ["asked", "denied", "keys", "denied_keys"].map(|name| &found[name]);
@@ -712,7 +712,8 @@ fn recommended_limits_are_those_that_the_clients_need_who_do_not_guess_passwords
     let output = portcullis(&args).output().unwrap();
     let summary = text(&output.stdout);
     for expected in [
-        "logins: 5/m -> 4/m, which denies 0 of 59 keys (0.00 %), 0 of 146 requests (0.00 %)",
+        "logins: 5/m -> 4/m, which denies 0 of 59 keys (0.00 %), 0 of 146 requests (0.00 %); and \
+         of the keys left out 1 of 1, 89 of 97 requests\n",
         "set by 14 keys, such as 192.0.2.11 (4 requests, 1.6 % of the rule)",
         "left out, as it looks like abuse: 203.0.113.9: 97 requests, up to 60 in a minute; still \
          passes 8 of its 97 requests",
@@ -885,6 +886,114 @@ fn limits_that_add_up_are_proposed_each_by_itself_and_counted_together() {
             (&found["asked"], &found["denied"]),
             (&rule["asked"], &rule["denied"])
         );
+    }
+}
+
+/// A log of 60 clients that send up to 3 requests a second, each with a key and an address of its
+/// own. A partner sends 35 in each of 100 seconds.
+fn requests_with_a_partner() -> Vec<u8> {
+    let mut log = String::new();
+    for second in 0..600 {
+        let client = second % 60;
+        let mut of = |count, host, key| {
+            for _ in 0..count {
+                let (minute, second) = (second / 60, second % 60);
+                let _ = writeln!(
+                    log,
+                    "192.0.2.{host} [01/Mar/2024:00:{minute:02}:{second:02} +0000] \
+                     \"GET /a HTTP/1.1\" 200 1 {key}"
+                );
+            }
+        };
+        of(1 + client % 3, client, format!("k{client}"));
+        if second < 100 {
+            of(35, 200, "partner-1".into());
+        }
+    }
+    log.into_bytes()
+}
+
+/// Its limits are its own, so it is neither abuse nor a reason for a larger limit of the others.
+/// The limit of its address is not, and the first line says what that denies.
+#[test]
+fn a_key_with_limits_of_its_own_does_not_count_and_keeps_them() {
+    const OF_KEYS: &str =
+        "$remote_addr [$time_local] \"$request\" $status $bytes_sent $http_x_api_key";
+    let log = Scratch::new("partner.log", &requests_with_a_partner());
+    let by_key = "[[rules]]\nname = 'api'\nkey = ['header:X-Api-Key']\non_missing = 'skip'\n\
+        limits = [{ rate = '10/s', burst = 20 }]\n";
+    let own = "overrides = [{ key = ['partner-1'], limits = ['50/s'] }]\n";
+    let by_address = "[[rules]]\nname = 'all'\nkey = ['address']\nlimits = ['40/s']\n\
+        continue = true\n";
+    let of = |name: &str, rules: &str, more: &[&str]| {
+        let policy = Scratch::new(name, rules.as_bytes());
+        let args = [&["--recommend", "1%", "--format", OF_KEYS], more].concat();
+        let of_text = [&["replay", log.path(), "--policy", policy.path()], &*args].concat();
+        let summary = text(&portcullis(&of_text).output().unwrap().stdout);
+        (summary, replay(log.path(), policy.path(), &args))
+    };
+    let page = Scratch::new("partner.html", b"");
+    let html = ["--html", page.path()];
+    for more in [&html[..], &["--all-keys", html[0], html[1]]] {
+        let (summary, json) = of("partner.toml", &format!("{by_key}{own}"), more);
+        let found = &json["rules"][0]["recommended"];
+        assert_eq!(found["limits"], serde_json::json!(["2/s burst 4"]));
+        assert_eq!(found["left_out"], serde_json::json!([]));
+        let exceptions = serde_json::json!([{
+            "key": "partner-1", "limits": ["50/s"], "requests": 3_500, "second": 35,
+            "minute": 2_100, "denied": 0
+        }]);
+        assert_eq!(found["own_limits"], exceptions);
+        let counts = ["asked", "denied", "keys", "denied_keys"].map(|name| &found[name]);
+        assert_eq!(counts, [1_200, 0, 60, 0]);
+        let expected = "    has limits of its own, so it does not count: partner-1: 3,500 \
+            requests, up to 2,100 in a minute and 35 in a second; 0 denied by 50/s\n";
+        assert!(summary.contains(expected), "{expected}{summary}");
+        let page = std::fs::read_to_string(page.path()).unwrap();
+        assert!(
+            page.contains("as they have limits of their own: 1 key<"),
+            "{page}"
+        );
+        assert!(
+            !summary.contains("abuse") && !page.contains("abuse"),
+            "{summary}"
+        );
+    }
+    // Without them, it is told apart by what it asks for.
+    let (_, json) = of("no-partner.toml", by_key, &[]);
+    let left_out = &json["rules"][0]["recommended"]["left_out"];
+    assert_eq!(left_out[0]["key"], "partner-1");
+
+    let (summary, json) = of("partners.toml", &format!("{by_address}{by_key}{own}"), &[]);
+    let found = &json["rules"][0]["recommended"];
+    let limit = found["limits"][0].as_str().unwrap();
+    let rules = by_address.replace("40/s", limit);
+    let (_, replayed) = of("as-proposed.toml", &rules, &[]);
+    let denied = replayed["denied"].as_u64().unwrap();
+    assert_eq!(found["left_out"][0]["denied"], denied);
+    let denied = format!("{},{:03}", denied / 1_000, denied % 1_000);
+    let expected = format!(
+        "  all: 40/s -> {limit}, which denies 0 of 60 keys (0.00 %), 0 of 1,200 requests (0.00 %); \
+         and of the keys left out 1 of 1, {denied} of 3,500 requests\n"
+    );
+    assert!(summary.contains(&expected), "{expected}{summary}");
+}
+
+/// A log shows what was asked for, and not what the service could have done.
+#[test]
+fn a_proposal_for_all_requests_together_says_that_it_only_follows_the_past() {
+    let log = Scratch::new("whole.log", &logins_with_one_guesser());
+    let note = "    all requests share it, so it only follows past traffic: a log does not tell how \
+        many requests the service can take\n";
+    for (key, is_noted) in [("", true), ("key = ['address']\n", false)] {
+        let rule = format!("[[rules]]\nname = 'all'\n{key}limits = ['200/s']\n");
+        let policy = Scratch::new(&format!("whole{is_noted}.toml"), rule.as_bytes());
+        let args = ["replay", log.path(), "--policy", policy.path()];
+        let output = portcullis(&[&args[..], &["--recommend", "1%"]].concat()).output();
+        let summary = text(&output.unwrap().stdout);
+        assert!(summary.contains("  all: 200/s -> "), "{summary}");
+        assert_eq!(summary.contains(note), is_noted, "{summary}");
+        assert_ne!(summary.contains("    set by "), is_noted, "{summary}");
     }
 }
 

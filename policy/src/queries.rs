@@ -13,6 +13,7 @@
 
 use core::ops::ControlFlow;
 
+use crate::key::KeyOf;
 use crate::limit::Limit;
 use crate::path::PathError;
 use crate::policy::Policy;
@@ -45,6 +46,27 @@ impl Policy {
     /// ```
     pub fn rule_of(&self, kind: Kind, name: &str) -> Option<&Rule> {
         self.rule(name).filter(|rule| rule.kind() == kind)
+    }
+
+    /// Returns the limits that the key of a request has in place of those of `rule`, one of the
+    /// rules of this policy. `None` if no [override](Rule::override_key) is for the key.
+    ///
+    /// ```
+    /// # use portcullis_policy::{Key, Policy, Request, Rule};
+    /// let rule = Rule::new("methods").key(Key::method()).limit("1/s".parse()?);
+    /// let policy = Policy::new([rule.override_key(["GET"], ["5/s".parse()?])]).unwrap();
+    /// let rule = policy.rule("methods").unwrap();
+    /// let of = |method| policy.own_limits(rule, &Request::new(method, "/"));
+    /// assert_eq!(of("GET").map(|limits| limits[0].count()), Some(5));
+    /// assert!(of("POST").is_none());
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    pub fn own_limits(&self, rule: &Rule, request: &Request<'_>) -> Option<&[Limit]> {
+        let active = self.rules.iter().find(|of| of.rule.name() == rule.name())?;
+        let overrides = active.overrides.as_deref()?;
+        let key = KeyOf::new(&active.rule.key, request, self.path_rules);
+        let own = overrides.get(overrides.find(&active.store, &key)?)?;
+        (!own.is_former).then_some(&*own.limits)
     }
 
     /// Returns the limits of the rule with this name, or `None` if there is no such rule. Azure

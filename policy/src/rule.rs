@@ -618,6 +618,21 @@ impl Rule {
         self
     }
 
+    /// Returns this rule with these limits in place of its own. Those of its
+    /// [overrides](Self::override_key) stay.
+    ///
+    /// ```
+    /// # use portcullis_policy::Rule;
+    /// let rule = Rule::new("all").limit("10/s".parse()?).with_limits(["5/s".parse()?]);
+    /// assert!(rule.limits().iter().map(|limit| limit.count()).eq([5]));
+    /// # Ok::<(), portcullis_policy::PeriodError>(())
+    /// ```
+    #[must_use]
+    pub fn with_limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Self {
+        self.limits = limits.into_iter().collect();
+        self
+    }
+
     /// Returns this rule with each of its limits, and those of its
     /// [overrides](Self::override_key), [scaled](Limit::scaled) by `part / whole`.
     ///

@@ -12,6 +12,8 @@
 use core::cmp::Reverse;
 use std::collections::VecDeque;
 
+use portcullis_policy::Limit;
+
 use super::timeline::{Tally, Timeline};
 use crate::text::{grouped, share};
 
@@ -26,6 +28,8 @@ pub(crate) struct Client {
     pub(crate) tally: Tally,
     pub(crate) need: Need,
     pub(crate) timeline: Timeline,
+    /// The limits that the key has in place of those of the rule.
+    pub(crate) own_limits: Option<Box<[Limit]>>,
 }
 
 impl Client {

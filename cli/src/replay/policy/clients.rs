@@ -43,9 +43,21 @@ pub(crate) struct OfRule {
 }
 
 impl OfRule {
-    /// Returns the keys.
+    /// Returns the keys that have the limits of the rule.
     pub(crate) fn clients(&self) -> Vec<(&str, &Client)> {
-        self.keys.iter().map(|(key, of)| (&**key, of)).collect()
+        let keys = self.keys.iter();
+        let keys = keys.filter(|(_, of)| of.own_limits.is_none());
+        keys.map(|(key, of)| (&**key, of)).collect()
+    }
+
+    /// Returns whether all requests share the limits: the key of the rule has no parts.
+    pub(crate) fn is_shared(&self) -> bool {
+        !self.keys.is_empty() && self.parts.is_empty()
+    }
+
+    /// Returns the number of requests of all keys.
+    pub(crate) fn requests(&self) -> u64 {
+        self.keys.values().map(|client| client.tally.sum()).sum()
     }
 
     /// Returns a part of the key that no request had.
@@ -106,7 +118,12 @@ impl Clients {
                     if of_rule.keys.len() >= MOST_KEYS {
                         return;
                     }
-                    of_rule.keys.insert((**text).into(), Client::default());
+                    let own_limits = policy.own_limits(answer.rule, request);
+                    let client = Client {
+                        own_limits: own_limits.map(Into::into),
+                        ..Client::default()
+                    };
+                    of_rule.keys.insert((**text).into(), client);
                 }
                 if let Some(client) = of_rule.keys.get_mut(&**text) {
                     client.count(second, request.cost.into(), is_allowed);

@@ -5,9 +5,11 @@
 //! which at least one request is denied by a limit or the penalty of the rule, or that of the
 //! requests.
 //!
-//! **Whose requests count.** Requests of keys that look like abuse do not count: see [`apart`]. A
-//! limit that allows them is too high to stop abuse. These keys are found once, by the number of
-//! their requests, so the limits of the policy do not matter. If no line has a part of the key of a
+//! **Whose requests count.** Requests of keys with limits of their own do not count: the limits of
+//! the rule are not for them, and theirs stay as they are. Of the other keys, those that look like
+//! abuse do not count either: see [`apart`]. A limit that allows them is too high to stop abuse.
+//! These keys are found once, by the number of their requests, so the limits of the policy do not
+//! matter. If no line has a part of the key of a
 //! rule, its requests say nothing about clients, and nothing is proposed.
 //!
 //! **How.** A binary search for the smallest `n`, in which each step is a replay of all logs:
@@ -137,6 +139,10 @@ pub(crate) struct Proposal {
     pub(crate) needs: Option<Needs>,
     /// The keys that look like abuse, the greediest first.
     pub(crate) left_out: Vec<LeftOut>,
+    /// The keys with limits of their own, the one with the most requests first.
+    pub(crate) exceptions: Vec<Exception>,
+    /// Whether all requests share the limits.
+    pub(crate) is_shared: bool,
     /// Why the limits are not smaller. `None` if there are no smaller ones.
     pub(crate) set_by: Option<SetBy>,
     /// The requests of all keys of the rule.
@@ -181,9 +187,25 @@ pub(crate) struct LeftOut {
     /// The same for people.
     #[serde(skip)]
     pub(crate) why: String,
-    /// Its requests that the proposal allows.
+    /// Its requests that all proposals together allow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) passes: Option<u64>,
+    /// Its requests that the proposal for this rule denies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) denied: Option<u64>,
+}
+
+/// A key with limits of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Exception {
+    pub(crate) key: String,
+    pub(crate) limits: Box<[Limit]>,
+    pub(crate) requests: u64,
+    /// What it needs in a second and a minute, in permits.
+    pub(crate) second: u64,
+    pub(crate) minute: u64,
+    /// Its requests that its limits deny, in the replay of all proposals.
+    pub(crate) denied: Option<u64>,
 }
 
 /// What keys need in spans of time: percentiles, see [`percentiles`].
@@ -211,9 +233,27 @@ fn left_out(of_rule: &OfRule) -> Vec<LeftOut> {
             sign: sign.name(),
             why: sign.text(client, total),
             passes: None,
+            denied: None,
         }
     });
     greedy.collect()
+}
+
+/// The keys of a rule with limits of their own, the one with the most requests first.
+fn exceptions(of_rule: &OfRule) -> Vec<Exception> {
+    let keys = of_rule.keys.iter().filter_map(|(key, client)| {
+        Some(Exception {
+            key: key.to_string(),
+            limits: client.own_limits.clone()?,
+            requests: client.tally.sum(),
+            second: client.need.second,
+            minute: client.need.minute,
+            denied: None,
+        })
+    });
+    let mut keys: Vec<_> = keys.collect();
+    keys.sort_unstable_by(|a, b| (b.requests, &a.key).cmp(&(a.requests, &b.key)));
+    keys
 }
 
 /// What the keys of a rule need, except those that are left out. `None` without any.
@@ -518,13 +558,18 @@ pub(crate) fn search(
             } else {
                 left_out(of_rule)
             };
-            let keys = left_out.iter().map(|each| (*each.key).into()).collect();
+            let exceptions = exceptions(of_rule);
+            let keys = left_out.iter().map(|each| &*each.key);
+            let keys = keys.chain(exceptions.iter().map(|each| &*each.key));
+            let keys = keys.map(Into::into).collect();
             let proposal = Proposal {
                 result: Recommended::Nothing,
                 needs: needs(of_rule, &keys),
                 left_out,
+                exceptions,
+                is_shared: of_rule.is_shared(),
                 set_by: None,
-                requests: total(&of_rule.clients()),
+                requests: of_rule.requests(),
             };
             (Search::new((rule, group), of_rule, share, keys), proposal)
         })
@@ -564,7 +609,7 @@ fn together(
     }
     let rules = policy.rules().zip(searches);
     let rules = rules.map(|(rule, search)| match &search.high {
-        Some(high) => rule.clone().scaled(high.count, search.present),
+        Some(high) => rule.clone().with_limits(search.scaled(rule, high.count)),
         None => rule.clone(),
     });
     let mut clients = Clients::new(made_of(policy, rules)?);
@@ -575,6 +620,11 @@ fn together(
             for each in &mut proposal.left_out {
                 let client = of_rule.keys.get(&*each.key);
                 each.passes = Some(client.map_or(0, |client| client.tally.allowed));
+                each.denied = Some(client.map_or(0, |client| client.tally.denied));
+            }
+            for each in &mut proposal.exceptions {
+                let client = of_rule.keys.get(&*each.key);
+                each.denied = Some(client.map_or(0, |client| client.tally.denied));
             }
         }
     }
@@ -642,7 +692,7 @@ fn candidate(policy: &Policy, group: Group, searches: &mut [Search]) -> Option<P
         let rules = by_itself(policy, group, |place, rule| {
             let search = &searches[place];
             match search.next {
-                Some(next) => rule.clone().scaled(next, search.present),
+                Some(next) => rule.clone().with_limits(search.scaled(rule, next)),
                 None => rule.clone(),
             }
         });

@@ -16,7 +16,7 @@ use crate::replay::Pass;
 use crate::replay::needs::PERCENTAGES;
 use crate::replay::policy::clients::Clients;
 use crate::replay::policy::recommend::{
-    Counts, LeftOut, Needs, Proposal, Recommended, Share, ShareOf,
+    Counts, Exception, LeftOut, Needs, Proposal, Recommended, Share, ShareOf,
 };
 use crate::replay::policy::waiting::Waiting;
 use crate::replay::policy::{Activity, Trial};
@@ -136,6 +136,11 @@ struct OfSearch {
     requests: u64,
     /// Keys that look like abuse, and do not count.
     left_out: Vec<LeftOut>,
+    /// Keys with limits of their own, which do not count.
+    own_limits: Vec<OfException>,
+    /// Whether all requests share the limits.
+    #[serde(skip)]
+    is_shared: bool,
     /// Why the limits are not smaller.
     #[serde(skip_serializing_if = "Option::is_none")]
     set_by: Option<OfSetter>,
@@ -157,6 +162,49 @@ struct OfSetter {
     without: Option<Vec<String>>,
 }
 
+/// A key with limits of its own.
+#[derive(Debug, Serialize)]
+struct OfException {
+    key: String,
+    limits: Vec<String>,
+    requests: u64,
+    second: u64,
+    minute: u64,
+    /// Its requests that its limits deny.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    denied: Option<u64>,
+}
+
+impl OfException {
+    fn new(exception: &Exception) -> Self {
+        Self {
+            key: exception.key.clone(),
+            limits: exception.limits.iter().map(text).collect(),
+            requests: exception.requests,
+            second: exception.second,
+            minute: exception.minute,
+            denied: exception.denied,
+        }
+    }
+
+    /// Returns the key and what it needs as a line of text.
+    fn line(&self) -> String {
+        let denied = match self.denied {
+            _ if self.limits.is_empty() => "; nothing limits it".into(),
+            Some(denied) => format!("; {} denied by {}", grouped(denied), self.limits.join(", ")),
+            None => String::new(),
+        };
+        format!(
+            "has limits of its own, so it does not count: {}: {}, up to {} in a minute and {} in a \
+             second{denied}",
+            visible(self.key.as_bytes()),
+            counted(self.requests, ("request", "requests")),
+            grouped(self.minute),
+            grouped(self.second),
+        )
+    }
+}
+
 /// An hourly limit helps if one in so many requests of a key that looks like abuse passes, and the
 /// key needs twice as many in an hour as every other.
 const MUCH: u64 = 4;
@@ -166,6 +214,10 @@ const LONG: Duration = Duration::from_hours(1);
 
 /// The number of keys shown that do not count.
 const SHOWN_LEFT_OUT: usize = 10;
+
+/// What a proposal for all requests does not say.
+const SHARED: &str = "all requests share it, so it only follows past traffic: a log does not tell \
+                      how many requests the service can take";
 
 /// What keys need: permits for each percentage of the keys.
 #[derive(Debug, Serialize)]
@@ -194,8 +246,28 @@ impl OfNeeds {
 }
 
 impl OfSearch {
+    /// Returns what is denied of the keys that look like abuse, for the end of the first line.
+    fn of_left_out(&self) -> String {
+        if self.left_out.is_empty() {
+            return String::new();
+        }
+        let denied = || self.left_out.iter().filter_map(|each| each.denied);
+        let requests = self.left_out.iter().map(|each| each.requests).sum();
+        format!(
+            "; and of the keys left out {} of {}, {} of {}",
+            denied().filter(|&denied| denied > 0).count(),
+            self.left_out.len(),
+            grouped(denied().sum()),
+            counted(requests, ("request", "requests"))
+        )
+    }
+
     /// Appends the key that sets the limits to `lines`.
     fn set_by_in(&self, lines: &mut Vec<String>) {
+        if self.is_shared && self.limits.is_some() {
+            lines.push(SHARED.into());
+            return;
+        }
         let Some(OfSetter {
             key,
             requests,
@@ -224,7 +296,14 @@ impl OfSearch {
         });
     }
 
-    /// Appends the keys that do not count to `lines`.
+    /// Appends the keys with limits of their own to `lines`.
+    fn own_limits_in(&self, lines: &mut Vec<String>) {
+        let shown_ones = self.own_limits.iter().take(SHOWN_LEFT_OUT);
+        lines.extend(shown_ones.map(OfException::line));
+        lines.extend(more(self.own_limits.len()));
+    }
+
+    /// Appends the keys that look like abuse to `lines`.
     fn left_out_in(&self, lines: &mut Vec<String>) {
         let shown_ones = self.left_out.iter().take(SHOWN_LEFT_OUT);
         lines.extend(shown_ones.map(|each| {
@@ -239,10 +318,7 @@ impl OfSearch {
                 each.why
             )
         }));
-        if let Some(more) = self.left_out.len().checked_sub(SHOWN_LEFT_OUT + 1) {
-            let more = counted(more as u64 + 1, ("more key", "more keys"));
-            lines.push(format!("and {more}: see --json"));
-        }
+        lines.extend(more(self.left_out.len()));
         let Some(needs) = self.needs.as_ref().filter(|_| !self.left_out.is_empty()) else {
             return;
         };
@@ -285,11 +361,20 @@ impl OfSearch {
             missing_key,
             requests: proposal.requests,
             left_out: proposal.left_out.clone(),
+            own_limits: proposal.exceptions.iter().map(OfException::new).collect(),
+            is_shared: proposal.is_shared,
             set_by,
             has_long: periods.max() >= Some(LONG),
             needs: proposal.needs.as_ref().map(OfNeeds::new),
         })
     }
+}
+
+/// The line about the keys that are not shown, of so many.
+fn more(keys: usize) -> Option<String> {
+    let more = keys.checked_sub(SHOWN_LEFT_OUT).filter(|&more| more > 0)?;
+    let more = counted(more as u64, ("more key", "more keys"));
+    Some(format!("and {more}: see --json"))
 }
 
 /// A limit, with its burst if that is not its count.
@@ -670,20 +755,22 @@ impl PolicyReport {
                     denied_keys,
                 } = found.counts;
                 format!(
-                    "{now} -> {}, which denies {} of {} ({:.2} %), {} of {} ({:.2} %)",
+                    "{now} -> {}, which denies {} of {} ({:.2} %), {} of {} ({:.2} %){}",
                     limits.join(", "),
                     grouped(denied_keys),
                     counted(keys, ("key", "keys")),
                     percent(denied_keys, keys),
                     grouped(denied),
                     counted(asked, ("request", "requests")),
-                    percent(denied, asked)
+                    percent(denied, asked),
+                    found.of_left_out()
                 )
             }
             (None, Some(part)) => format!("{now}: nothing to propose: no line has {part}"),
             (None, None) => format!("{now}: no limit is large enough"),
         }];
         found.set_by_in(&mut lines);
+        found.own_limits_in(&mut lines);
         found.left_out_in(&mut lines);
         lines
     }

@@ -140,7 +140,8 @@ impl Section<'_> {
 
     /// Writes how many keys would be denied by several limits, and a slider for others.
     fn what_if(&self, out: &mut String, number: usize, all_keys: bool) {
-        let clients: Vec<_> = self.clients.iter().map(|(key, of)| (&**key, *of)).collect();
+        let clients = self.clients.iter().map(|(key, of)| (&**key, *of));
+        let (own, clients): (Vec<_>, Vec<_>) = clients.partition(|(_, of)| of.own_limits.is_some());
         let greedy = if all_keys {
             Vec::new()
         } else {
@@ -192,7 +193,19 @@ impl Section<'_> {
              data-minute=\"{minutes}\" data-second=\"{seconds}\" data-over=\"{overs}\">\
              <output for=\"s{number}\"></output></p>"
         );
+        with_own_limits(out, own.len());
         left_out(out, &clients, &greedy);
+    }
+}
+
+/// Writes how many keys have limits of their own.
+fn with_own_limits(out: &mut String, keys: usize) {
+    if keys > 0 {
+        let keys = counted(keys as u64, ("key", "keys"));
+        let _ = writeln!(
+            out,
+            "<p>Left out of the table, as they have limits of their own: {keys}</p>"
+        );
     }
 }
 
