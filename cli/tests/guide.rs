@@ -74,6 +74,33 @@ fn the_path_from_a_log_to_limits_prints_what_the_guide_shows() {
     assert!(path.contains("`all` would seem to deny\n81 requests"));
 }
 
+/// The commands of a trial: also for a rule that is a shadow before it, and stays one.
+#[test]
+fn a_trial_adds_a_shadow_to_each_rule_and_its_end_leaves_the_file_as_it_was() {
+    let own = "\n[[rules]]\nname = 'own'\npriority = 1\nshadow=true\nlimits = ['1/s']\n\
+        \n[[rules]]\nname = 'lines'\npriority = 2\nlimits = [\n  '1/s',\n]\nshadow = true\n";
+    let before = format!("{}{own}", include_str!("../../serve/deploy/policy.toml"));
+    let file = Scratch::new("trial.toml", before.as_bytes());
+    let lines = GUIDE.lines().filter(|line| line.starts_with("sed -i "));
+    let commands: Vec<_> = lines.collect();
+    assert_eq!(commands.len(), 2, "{commands:?}");
+    let after = |command: &str| {
+        let command = command.replace("policy.toml", file.path());
+        let status = Command::new("sh").args(["-c", &command]).status().unwrap();
+        assert!(status.success(), "{command}");
+        let output = portcullis(&["check", file.path()]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        fs::read_to_string(file.path()).unwrap()
+    };
+    let trial = after(commands[0]);
+    assert_eq!(after(commands[0]), trial, "twice");
+    let shadows = trial
+        .lines()
+        .filter(|line| line.starts_with("shadow = true"));
+    assert_eq!(shadows.count(), 6, "{trial}");
+    assert_eq!(after(commands[1]), before);
+}
+
 /// Lines that HAProxy 2.6 and Envoy 1.40 have written with the settings of the guide.
 #[test]
 fn the_logs_of_the_guide_have_the_key() {
