@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use portcullis_core::{MonotonicClock, Timestamp};
+use portcullis_core::{Clock, MonotonicClock, Timestamp};
 use portcullis_counters::{
     Charge, Counter, CounterLimit, CounterStore, GuardSettings, GuardedStore, OnFailure, Origin,
     QuotaRead, QuotaWrite, RedisCounters, RedisSettings, StoreDecision, StoreError, StoreEvent,
@@ -12,6 +12,7 @@ use portcullis_counters::{
 use portcullis_policy::Stores;
 use tokio::time::sleep;
 
+use crate::seldom::EachMinute;
 use crate::settings::{Settings, StoreSettings};
 
 /// How often a store is asked without a request: while it answers, and while it does not. Then its
@@ -64,8 +65,8 @@ fn open_one(name: &str, settings: &StoreSettings) -> Result<Guarded, String> {
     let store = RedisCounters::new(&redis).map_err(|error| error.to_string())?;
     let guard = GuardSettings::new(settings.when_down.0);
     let guarded = GuardedStore::new(store, MonotonicClock::new(), guard);
-    let name = name.to_owned();
-    Ok(guarded.observed(move |event| tell(&name, event)))
+    let (name, clock, reasons) = (name.to_owned(), MonotonicClock::new(), EachMinute::new());
+    Ok(guarded.observed(move |event| tell(&name, event, &reasons, clock.now())))
 }
 
 /// The store as the rules have it.
@@ -175,10 +176,16 @@ impl<S: CounterStore> CounterStore for Unanswered<S> {
     }
 }
 
-fn tell(store: &str, event: &StoreEvent) {
-    if matches!(event, StoreEvent::Up { .. }) {
-        tracing::info!(store, "{event}");
-    } else {
-        tracing::warn!(store, "{event}");
+/// Writes an event to the log. A store that is away is asked again each second or two, so of these
+/// events only the first of an outage is written, the first of each minute, and new reasons.
+fn tell(store: &str, event: &StoreEvent, reasons: &EachMinute, now: Timestamp) {
+    match event {
+        StoreEvent::Up { .. } => tracing::info!(store, "{event}"),
+        StoreEvent::Down { error, .. } => {
+            reasons.restart(&error.to_string(), now);
+            tracing::warn!(store, "{event}");
+        }
+        StoreEvent::StillDown { error, .. } if !reasons.may_write(&error.to_string(), now) => {}
+        _ => tracing::warn!(store, "{event}"),
     }
 }

@@ -288,6 +288,34 @@ fn an_outage_in_which_no_request_asks_is_found_out_and_its_end_before_the_next_r
     program.event("the counter store answers again");
 }
 
+/// While a store is away, it is asked each second or two, for hours.
+#[test]
+fn a_long_outage_is_logged_once_for_each_reason_and_its_end_too() {
+    let Some(mut redis) = Server::start() else {
+        return;
+    };
+    let program = Program::start("store-outage", &policy(redis.port, ""), &[]);
+    assert_eq!(check(&program, "a").status, 200);
+    redis.stop();
+    // Long enough for some retries.
+    std::thread::sleep(core::time::Duration::from_secs(10));
+    let Some(_redis) = Server::start_on(redis.port) else {
+        return;
+    };
+    let events = program.events_until("the counter store answers again");
+    let messages = events.iter().filter_map(|event| event["message"].as_str());
+    let reasons = messages.filter_map(|message| message.strip_prefix("the counter store is "));
+    // Without the times: for how long, and until when.
+    let reasons = reasons.map(|reason| reason.split(", for ").next().expect("a reason"));
+    let reasons = reasons.map(|reason| reason.split("; it is asked").next().expect("a reason"));
+    let mut reasons: Vec<_> = reasons.collect();
+    let written = reasons.len();
+    reasons.sort_unstable();
+    reasons.dedup();
+    assert!((1..=3).contains(&written), "{events:?}");
+    assert_eq!(reasons.len(), written, "{events:?}");
+}
+
 /// A check is over before its request is, so it holds no permit: neither while others are decided,
 /// nor while the store has no answer.
 #[test]
