@@ -27,7 +27,7 @@ use tokio::signal::ctrl_c;
 #[cfg(unix)]
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
 
 /// The most jobs that have a task: those that run, and those that wait.
@@ -71,12 +71,25 @@ pub(crate) enum Outcome {
     Stale,
     /// Its task has panicked. The partner may have done the job or not.
     Panicked,
+    /// Its task has been aborted. The partner may have done the job or not.
+    Cancelled,
     /// Too many jobs of its tenant have a task. It has not been done.
     TenantFull,
 }
 
+impl Outcome {
+    /// What became of a job whose task has returned nothing.
+    pub(crate) fn of(error: &JoinError) -> Self {
+        if error.is_cancelled() {
+            Self::Cancelled
+        } else {
+            Self::Panicked
+        }
+    }
+}
+
 /// The limits of each tenant, and the rate of all tenants.
-type OfTenant = (TokenBucketRules, ConcurrencyRules);
+pub(crate) type OfTenant = (TokenBucketRules, ConcurrencyRules);
 type Tenants = WithTotal<KeyedList<OfTenant, Box<[Line]>, RandomSeed>, TokenBucket>;
 pub(crate) type Turns = KeyedQueue<Tenants, TokioTimer>;
 
@@ -222,7 +235,7 @@ pub(crate) async fn serve(
             Some(task) = tasks.join_next_with_id() => {
                 let (id, outcome) = match task {
                     Ok(done) => done,
-                    Err(error) => (error.id(), Outcome::Panicked),
+                    Err(error) => (error.id(), Outcome::of(&error)),
                 };
                 // The task has ended and dropped its reference, so this is the last one.
                 if let Some(job) = running.remove(&id).and_then(Arc::into_inner) {
@@ -280,6 +293,7 @@ async fn main() {
         Outcome::TenantFull => println!("{}: too many jobs", job.tenant),
         Outcome::Stale => println!("{}: too old", job.tenant),
         Outcome::Panicked => println!("{}: panicked", job.tenant),
+        Outcome::Cancelled => println!("{}: cancelled", job.tenant),
     };
     serve(&mut receiver, &limits, &Example, stopped(), tell).await;
 }

@@ -7,17 +7,23 @@ mod example;
 use core::future::{pending, poll_fn};
 use core::task::Poll;
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use example::{Error, Job, Limits, OF_TENANT, Outcome, PATIENCE, Partner, Turns, serve};
+use example::{Error, Job, Limits, OF_TENANT, OfTenant, Outcome, PATIENCE, Partner, Turns, serve};
 use http::header::RETRY_AFTER;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use portcullis_async::{QueueKey, Rejected};
-use portcullis_core::{Clock, Lease};
+use portcullis_async::{KeyedQueue, QueueKey, Rejected, TokioTimer};
+use portcullis_core::keyed::{Address, Line, RandomSeed, WithTotal};
+use portcullis_core::{
+    AllOf, Clock, Concurrency, Denied, KeyedArray, KeyedList, Lease, Limiter, Penalty, Rate,
+    SettingsError, TokenBucket,
+};
+use portcullis_tower::client::ServerLimits;
+use portcullis_tower::fields::{ReadOptions, Stated};
 use tokio::sync::mpsc;
-use tokio::task::{JoinHandle, yield_now};
+use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep, sleep_until};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -37,6 +43,7 @@ fn count(job: &Job, outcome: &Outcome) {
         Outcome::TenantFull => "tenant_full",
         Outcome::Stale => "stale",
         Outcome::Panicked => "panicked",
+        Outcome::Cancelled => "cancelled",
         Outcome::GivenBack(Rejected::Shed { .. }) => "shed",
         Outcome::GivenBack(Rejected::Deadline { .. }) => "late",
         Outcome::GivenBack(Rejected::Closed { .. }) => "closed",
@@ -53,6 +60,42 @@ fn gauge(turns: &Turns) {
     metrics::gauge!("jobs_waiting").set(counts.waiters);
     // It counts up from the start, as a counter does.
     metrics::counter!("jobs_shed").absolute(counts.shed);
+}
+
+/// Finds the weight of the tenant at an address of the table.
+type Weights = Box<dyn Fn(&Address) -> u32 + Send + Sync>;
+type Table = KeyedList<OfTenant, Box<[Line]>, RandomSeed>;
+
+fn weighted(
+    table: Table,
+    total: TokenBucket,
+    weights: &[(&str, u32)],
+) -> WithTotal<Table, TokenBucket, Weights> {
+    let address = |name: &str| table.key(name).address();
+    let weights = weights
+        .iter()
+        .map(|&(name, weight)| (address(name), weight));
+    let weights: HashMap<Address, u32> = weights.collect();
+    // All others have the weight 1.
+    let weights: Weights = Box::new(move |tenant| weights.get(tenant).copied().unwrap_or(1));
+    WithTotal::new(table, total).with_weights(weights)
+}
+
+/// Tells why the jobs of a tenant wait.
+fn why(turns: &Turns, tenant: &str) -> &'static str {
+    let now = turns.clock().now();
+    let own = turns.change(|limits| {
+        let tenant = limits.table().key(tenant);
+        // The limits of a tenant in their order.
+        let mut each = tenant.explain_each_at(now, 1);
+        each.position(|limit| !limit.is_allowed())
+    });
+    match own {
+        Some(0) => "its rate",
+        Some(_) => "its number at once",
+        None if turns.total().peek_at(now, 1).is_err() => "the total",
+        None => "nothing",
+    }
 }
 
 /// The longest time for which the partner works at a call.
@@ -76,6 +119,47 @@ impl Drop for Turn {
             });
         }
     }
+}
+
+/// The limits of a tenant, and its pause.
+type PausedTenant = Penalty<AllOf<(TokenBucket, Concurrency)>>;
+type PausedTenants = KeyedArray<PausedTenant, Box<[PausedTenant]>, Box<[Line]>, RandomSeed>;
+type PausedTurns = KeyedQueue<WithTotal<PausedTenants, Penalty<TokenBucket>>, TokioTimer>;
+
+fn paused_turns() -> Result<PausedTurns, SettingsError> {
+    // The longest pause is a day.
+    let pause = Penalty::builder(Duration::from_hours(24));
+    let pause = pause.started_by_hand().build()?;
+    let tenant = || {
+        let rate = TokenBucket::new(Rate::per_second(5), 1);
+        pause.around(AllOf::new((rate, Concurrency::new(4))))
+    };
+    let total = TokenBucket::new(Rate::new(59, Duration::from_millis(1_050)), 2);
+    let turns = WithTotal::new(KeyedArray::for_keys(tenant, 1_000), pause.around(total));
+    let turns = KeyedQueue::new(turns, TokioTimer::new(), OF_TENANT.into());
+    Ok(turns.with_slack(Duration::ZERO))
+}
+
+/// Pauses the tenant of a call, or all tenants, if the reply asks for it. Returns whether it does.
+fn pause(turns: &PausedTurns, tenant: &str, status: StatusCode, headers: &HeaderMap) -> bool {
+    if status != StatusCode::TOO_MANY_REQUESTS {
+        return false;
+    }
+    // Without the field, a second.
+    let asks = Stated::read(headers, &ReadOptions::new()).retry_after;
+    let now = turns.clock().now();
+    let until = now.saturating_add(asks.unwrap_or(Duration::from_secs(1)));
+    turns.change(|limits| {
+        // Each partner says in its own way whom it means.
+        if headers.get("x-limit").is_some_and(|of| of == "tenant") {
+            let pause = |tenant: &PausedTenant| tenant.penalize_at(now, until);
+            // Denied only if the table is full. Then no turn of the tenant comes either.
+            let _ = limits.table().change_key_at(now, tenant, pause);
+        } else {
+            limits.total().penalize_at(now, until);
+        }
+    });
+    true
 }
 
 /// What the partner has seen.
@@ -229,7 +313,9 @@ async fn a_flood_and_denials_at_once() {
                 Outcome::TenantFull => {
                     assert_eq!((&**tenant, *after), ("flood", Duration::ZERO));
                 }
-                Outcome::Stale | Outcome::Panicked => panic!("no job waits for a task"),
+                Outcome::Stale | Outcome::Panicked | Outcome::Cancelled => {
+                    panic!("no job waits for a task, and none is aborted");
+                }
                 Outcome::GivenBack(_) => assert!(*after <= PATIENCE, "{after:?}"),
                 Outcome::Answered(_) => assert!(*after <= PATIENCE + partner.takes, "{after:?}"),
                 Outcome::Failed(error) => panic!("{error}"),
@@ -421,6 +507,14 @@ async fn a_job_that_panics_has_an_outcome_too() {
     );
 }
 
+#[tokio::test]
+async fn a_job_whose_task_is_aborted_is_cancelled() {
+    let task = tokio::spawn(pending::<()>());
+    task.abort();
+    let outcome = Outcome::of(&task.await.unwrap_err());
+    assert!(matches!(outcome, Outcome::Cancelled), "{outcome:?}");
+}
+
 /// All permits are there, but it is too late.
 #[tokio::test(start_paused = true)]
 async fn a_job_that_is_too_old_makes_no_call() {
@@ -516,4 +610,220 @@ async fn a_turn_without_a_reply_stays_taken_while_the_partner_may_work() {
         assert!(turn.0.is_some(), "a reply ends it at once");
         turn.replied();
     }
+}
+
+/// Denies each 10th call, and means its tenant, for 1 s. Counts calls that come too early.
+#[derive(Default)]
+struct Pausing {
+    calls: u32,
+    early: u32,
+    closed: BTreeMap<String, Instant>,
+}
+
+impl Pausing {
+    fn call(&mut self, tenant: &str) -> (StatusCode, HeaderMap) {
+        let (now, mut headers) = (Instant::now(), HeaderMap::new());
+        self.calls += 1;
+        let until = self.closed.get(tenant);
+        self.early += u32::from(until.is_some_and(|until| now < *until));
+        if !self.calls.is_multiple_of(10) {
+            return (StatusCode::OK, headers);
+        }
+        self.closed.insert(tenant.to_owned(), now + SECOND);
+        headers.insert("x-limit", HeaderValue::from_static("tenant"));
+        headers.insert(RETRY_AFTER, 1.into());
+        (StatusCode::TOO_MANY_REQUESTS, headers)
+    }
+}
+
+/// Lets 30 tenants send 4 jobs per second each, for 30 s. A job returns how many turns it had.
+/// Returns how many turns all had, and how many calls per second the partner has seen.
+async fn turns_and_calls<F>(
+    partner: &Mutex<Pausing>,
+    run: impl Fn(String, Instant) -> F,
+) -> (u32, f64)
+where
+    F: Future<Output = u32> + Send + 'static,
+{
+    let (mut jobs, start) = (JoinSet::new(), Instant::now());
+    for _ in 0..120 {
+        for tenant in 0..30 {
+            jobs.spawn(run(tenant.to_string(), Instant::now() + PATIENCE));
+        }
+        sleep(SECOND / 4).await;
+    }
+    let turns = jobs.join_all().await.into_iter().sum();
+    let partner = partner.lock().unwrap();
+    assert_eq!(partner.early, 0);
+    (
+        turns,
+        f64::from(partner.calls) / start.elapsed().as_secs_f64(),
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_that_is_paused_in_the_queue_takes_no_turn() {
+    let turns = Arc::new(paused_turns().unwrap());
+    let partner = Arc::new(Mutex::new(Pausing::default()));
+    let run = |tenant: String, deadline: Instant| {
+        let (turns, partner) = (Arc::clone(&turns), Arc::clone(&partner));
+        async move {
+            let left = deadline.duration_since(Instant::now());
+            let deadline = turns.clock().now() + left;
+            let mut had = 0;
+            while let Ok(_turn) = turns.acquire(&*tenant, 1).until(deadline).await {
+                had += 1;
+                let (status, headers) = partner.lock().unwrap().call(&tenant);
+                if !pause(&turns, &tenant, status, &headers) {
+                    break;
+                }
+            }
+            had
+        }
+    };
+    let (had, per_second) = turns_and_calls(&partner, run).await;
+    let calls = partner.lock().unwrap().calls;
+    println!("in the queue: {had} turns, {calls} calls, {per_second:.1} per second");
+    assert_eq!(had, calls);
+    assert!(per_second > 0.99 * 59.0 / 1.05);
+}
+
+/// The other way, with a name for the partner and one for each tenant.
+#[tokio::test(start_paused = true)]
+async fn a_tenant_that_is_paused_beside_the_queue_takes_turns_for_nothing() {
+    let (limits, servers) = (Limits::new(), ServerLimits::new());
+    let partner = Arc::new(Mutex::new(Pausing::default()));
+    let run = |tenant: String, deadline: Instant| {
+        let (limits, servers, partner) = (limits.clone(), servers.clone(), Arc::clone(&partner));
+        async move {
+            let left = deadline.duration_since(Instant::now());
+            let deadline = limits.turns.clock().now() + left;
+            let mut had = 0;
+            loop {
+                if servers.ready(&tenant).until(deadline).await.is_err() {
+                    return had;
+                }
+                let turn = limits.turns.acquire(&*tenant, 1).until(deadline).await;
+                if turn.is_err() {
+                    return had;
+                }
+                had += 1;
+                let Ok(sending) = servers.acquire(&tenant).within(Duration::ZERO).await else {
+                    continue;
+                };
+                let (status, headers) = partner.lock().unwrap().call(&tenant);
+                if !sending.replied(status, &headers) {
+                    return had;
+                }
+            }
+        }
+    };
+    let (had, per_second) = turns_and_calls(&partner, run).await;
+    let calls = partner.lock().unwrap().calls;
+    println!("beside the queue: {had} turns, {calls} calls, {per_second:.1} per second");
+    assert!(had > calls + calls / 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_ends_the_waits_that_it_makes_too_long() {
+    let turns = Arc::new(paused_turns().unwrap());
+    let of = |tenant: &str| turns.key(tenant).queued();
+    let mut jobs = JoinSet::new();
+    let mut waits = |tenant: &'static str| {
+        let turns = Arc::clone(&turns);
+        jobs.spawn(async move { turns.acquire(tenant, 1).within(PATIENCE).await.map(drop) });
+    };
+    for tenant in ["a", "a", "b", "b", "b"] {
+        waits(tenant);
+    }
+    yield_now().await;
+    assert_eq!((of("a"), of("b")), (1, 2));
+    let mut headers = HeaderMap::new();
+    headers.insert(RETRY_AFTER, 30.into());
+    assert!(!pause(&turns, "a", StatusCode::OK, &headers));
+    headers.insert("x-limit", HeaderValue::from_static("tenant"));
+    assert!(pause(&turns, "a", StatusCode::TOO_MANY_REQUESTS, &headers));
+    assert_eq!((of("a"), of("b")), (0, 2));
+    let is_paused = |denied| matches!(denied, Err(Denied::Penalized { .. }));
+    let now = turns.clock().now();
+    let own = |name: &str| turns.change(|limits| limits.table().key(name).peek_at(now, 1));
+    let paused = [own("a"), own("b"), turns.total().peek_at(now, 1)].map(is_paused);
+    assert_eq!(paused, [true, false, false]);
+    headers.remove("x-limit");
+    assert!(pause(&turns, "a", StatusCode::TOO_MANY_REQUESTS, &headers));
+    assert!(is_paused(turns.total().peek_at(now, 1)));
+    assert_eq!((of("a"), of("b")), (0, 0));
+    let denied = turns.acquire("c", 1).within(PATIENCE).await;
+    assert!(matches!(denied, Err(Rejected::Deadline { .. })));
+    sleep(30 * SECOND).await;
+    assert!(turns.try_acquire("a", 1).is_ok());
+}
+
+/// The estimate of the guide: how long a new job waits, by the jobs that wait now.
+#[tokio::test(start_paused = true)]
+async fn a_job_waits_about_as_long_as_the_jobs_that_wait_say() {
+    const HEAVY: [(&str, u32); 2] = [("0", 2), ("1", 2)];
+    let rate = TokenBucket::new(Rate::per_second(5), 1);
+    let table = KeyedList::for_keys((rate, Concurrency::new(4)), 1_000);
+    let total = TokenBucket::new(Rate::new(59, Duration::from_millis(1_050)), 2);
+    let limits = weighted(table, total, &HEAVY);
+    let turns = KeyedQueue::new(limits, TokioTimer::new(), 100);
+    let turns = turns.with_slack(Duration::ZERO).shared();
+    let weight = |name: &str| HEAVY.iter().find(|of| of.0 == name).map_or(1, |of| of.1);
+    let (start, mut jobs) = (Instant::now(), JoinSet::new());
+    for tenant in 0..30 {
+        // From 1 to 5 jobs wait.
+        for _ in 0..=tenant % 5 {
+            let turns = Arc::clone(&turns);
+            jobs.spawn(async move {
+                let (tenant, mut waits) = (tenant.to_string(), Vec::new());
+                while start.elapsed() < 60 * SECOND {
+                    let names = (0..30).map(|name: u32| name.to_string());
+                    let busy = names.filter(|name| *name == tenant || turns.key(name).queued() > 0);
+                    let busy: u32 = busy.map(|name| weight(&name)).sum();
+                    let ahead = u32::try_from(turns.key(&*tenant).queued()).unwrap();
+                    let all = f64::from((ahead + 1).div_ceil(weight(&tenant)) * busy);
+                    let begun = Instant::now();
+                    drop(turns.acquire(&*tenant, 1).await.unwrap());
+                    let waited = begun.elapsed().as_secs_f64();
+                    if begun > start + 10 * SECOND {
+                        waits.push((tenant.clone(), waited, all / (59.0 / 1.05)));
+                    }
+                }
+                waits
+            });
+        }
+    }
+    let waits: Vec<_> = jobs.join_all().await.into_iter().flatten().collect();
+    let off = |(_, waited, about): &(_, f64, f64)| waited / about;
+    let least = waits.iter().map(off).fold(f64::MAX, f64::min);
+    let most = waits.iter().map(off).fold(0.0, f64::max);
+    println!(
+        "{} waits of {least:.2} to {most:.2} times the estimate",
+        waits.len()
+    );
+    assert!(waits.len() > 1_000 && least > 0.5 && most < 1.35);
+    // In proportion to the weights. Both have jobs that wait all the time.
+    let of = |name: &str| waits.iter().filter(|of| of.0 == name).count();
+    assert_eq!(of("1"), 2 * of("2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_known_why_a_tenant_waits() {
+    let limits = Limits::new();
+    let turns = &limits.turns;
+    assert_eq!(why(turns, "a"), "nothing");
+    let first = turns.acquire("a", 1).await.unwrap();
+    assert_eq!(why(turns, "a"), "its rate");
+    let _second = turns.acquire("b", 1).await.unwrap();
+    assert_eq!(
+        (why(turns, "a"), why(turns, "c")),
+        ("its rate", "the total")
+    );
+    let mut held = vec![first];
+    for _ in 0..3 {
+        held.push(turns.acquire("a", 1).await.unwrap());
+    }
+    sleep(SECOND).await;
+    assert_eq!(why(turns, "a"), "its number at once");
 }
