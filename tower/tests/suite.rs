@@ -8,6 +8,10 @@
 #[path = "adaptive.rs"]
 mod adaptive;
 
+#[cfg(all(feature = "adaptive", feature = "client"))]
+#[path = "adaptive_queue.rs"]
+mod adaptive_queue;
+
 #[path = "addresses.rs"]
 mod addresses;
 

@@ -76,12 +76,26 @@ const TRUSTED: f64 = 1.5;
 /// Below this share of the capacity the service counts as idle.
 const IDLE: f64 = 0.4;
 
-/// The knee of Little's law: the default controller. See the head of this module's source for how
-/// it works, and [the guide](https://docs.rs/portcullis-adaptive) for what it was measured to do.
+/// The knee of Little's law: the default controller.
 ///
 /// It estimates the throughput of the saturated service, and its latency without a queue, in
-/// turns. Their product, and some headroom, is the limit. It denies nothing to learn while nothing
-/// is overloaded.
+/// turns. Their product is the knee: the fewest requests in flight that keep the service busy. The
+/// limit is the knee and some headroom: a quarter, and more near the capacity, up to two knees. It
+/// denies nothing to learn while nothing is overloaded.
+///
+/// [`Explanation::phase`](crate::Explanation::phase) tells its phase:
+///
+/// - [`Free`](Phase::Free), while nothing is denied: the limit leaves room, twice what was in
+///   flight, and at most five times what the latency explains, or 16. It is never cut. So what
+///   waits before the limit without being denied, such as in a queue, is no demand to it, and the
+///   limit rises until nothing waits.
+/// - [`Measuring`](Phase::Measuring), from a denial on: the throughput is measured, and the limit
+///   follows the knee.
+/// - [`Lowered`](Phase::Lowered), now and then while requests are denied: the limit is 0.85 knees,
+///   or half a knee, so that nothing queues, and the latency is measured. It becomes rare as the
+///   latency becomes certain.
+/// - [`Comparing`](Phase::Comparing), after a cut by a quarter: either the latency falls, so it was
+///   that of a queue, or the throughput does, so the cut was too deep.
 #[derive(Clone, Copy, Debug)]
 pub struct Knee {
     headroom: f64,
