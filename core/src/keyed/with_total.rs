@@ -112,6 +112,9 @@ impl<T, L> WithTotal<T, L> {
     /// assert_eq!(tenants.weight(&tenants.key("alice").address()), 3);
     /// assert_eq!(tenants.weight(&tenants.key("bob").address()), 1);
     /// ```
+    ///
+    /// Without weights, `W` is a `fn`, which cannot capture. For a field of a struct, let `W` be a
+    /// `Box<dyn Fn(&Address) -> u32 + Send + Sync>`.
     pub fn with_weights<W: Fn(&Address) -> u32>(self, weights: W) -> WithTotal<T, L, W> {
         WithTotal {
             table: self.table,
