@@ -433,11 +433,11 @@ impl Rule {
     /// Lets all requests pass that the rule would deny, and lets the next rule decide.
     /// [`Decision::shadow_denied`](crate::Decision::shadow_denied) returns the first such rule.
     ///
-    /// It takes and denies as it would if it were the only one of the shadow rules that is no
-    /// shadow. So if it would be one of several rules that decide together, because it is
-    /// [continuing](Self::continuing) or behind one that is, it takes nothing for a request that
-    /// another of these rules denies. Except if that is denied later, by a counter store or after a
-    /// wait: then it has taken its permits.
+    /// It takes and denies as if it alone of all shadow rules were enforced. So if it would decide
+    /// together with other rules, because it is [continuing](Self::continuing) or behind a rule
+    /// that is, it takes nothing for a request that one of these denies. One exception: if a
+    /// counter store denies the request, or a wait ends without a grant, the rule has taken its
+    /// permits.
     ///
     /// ```
     /// # use portcullis_policy::Rule;

@@ -605,7 +605,7 @@ fn left_of_rules<const N: usize>(policy: &Policy) -> [u64; N] {
 /// All sets of three rules of which one is a shadow, at any place among the others, which go on or
 /// not, with up to three permits each. Of these sets each request is decided as it says there.
 #[test]
-fn a_shadow_rule_takes_and_denies_as_if_it_were_the_one_that_is_none() {
+fn a_shadow_rule_takes_and_denies_as_if_it_alone_were_enforced() {
     const PERMITS: [u64; 3] = [1, 2, 3];
     let mut seen = [0; 3];
     for place in 0..3 {

@@ -1,4 +1,4 @@
-//! A queue whose number of places an adaptive limit finds, before the API of somebody else.
+//! A queue in front of a partner's API that lets as many calls begin as an adaptive limit allows.
 
 use core::time::Duration;
 use std::sync::{Arc, Mutex};

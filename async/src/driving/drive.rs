@@ -107,8 +107,8 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             }
             if !look.drives {
                 if *has_armed {
-                    // In the meantime `attend` was called, and this driver may have replaced the
-                    // alarm of the queue itself. Have the queue arm the timer again.
+                    // In the meantime another driver took charge, and this one may have replaced
+                    // its alarm. Have it arm the timer again.
                     self.rearm(batch);
                 }
                 break;

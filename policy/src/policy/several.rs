@@ -209,9 +209,9 @@ impl Policy {
         Ok((parts, refused))
     }
 
-    /// Asks the shadow rules that would have been among the rules that decide, each as if it were
-    /// the one that is no shadow. If the request `is_denied`, one behind the rule that denies would
-    /// not have been asked, and one before it would have denied first or taken nothing.
+    /// Asks the shadow rules that would have been among the rules that decide, each as if it
+    /// alone were enforced. If the request `is_denied`, one behind the rule that denies would not
+    /// have been asked, and one before it would have denied first or taken nothing.
     fn ask_shadows<'p>(
         &'p self,
         (reading, request): (Reading, &Request<'_>),

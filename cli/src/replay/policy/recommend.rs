@@ -9,8 +9,8 @@
 //! the rule are not for them, and theirs stay as they are. Of the other keys, those that look like
 //! abuse do not count either: see [`apart`]. A limit that allows them is too high to stop abuse.
 //! These keys are found once, by the number of their requests, so the limits of the policy do not
-//! matter. If no line has a part of the key of a
-//! rule, its requests say nothing about clients, and nothing is proposed.
+//! matter. If no line has a part of the key of a rule, its requests say nothing about clients, and
+//! nothing is proposed.
 //!
 //! **How.** A binary search for the smallest `n`, in which each step is a replay of all logs:
 //!
