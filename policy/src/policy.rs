@@ -30,6 +30,7 @@ use self::active::{Active, Unasked, Verdict};
 use self::outcome::{Outcome, RuleAnswer, Status, compare_shares};
 use self::plan::{State, check, fit};
 use self::several::Part;
+use self::stored::DeniedInStore;
 use crate::key::{KeyOf, KeyValues, Text};
 use crate::limit::Limit;
 use crate::matcher::Matcher;
@@ -354,7 +355,7 @@ impl Policy {
                 (parts.outcome, parts.place, parts.rule) = (outcome, verdict.place(), Some(rule));
                 ControlFlow::Break(())
             };
-            watch(RuleAnswer::of(&active.rule, rule, outcome));
+            watch(self.answer(rule, outcome, verdict.place()));
             flow
         });
         if let Err(error) = visited {
@@ -768,6 +769,8 @@ struct Parts {
     /// Shadow rules whose `at_once` permits are held, if there are any.
     shadows: Option<[Option<(u32, Place)>; MAX_SHADOWS]>,
     shadow_denied: Option<ShadowDenial>,
+    /// Whether a limit of an override, in a store, denied.
+    is_overridden_in_store: bool,
     /// The other rules that the request is limited by, in order.
     others: Option<Arc<Vec<Part>>>,
 }
@@ -805,6 +808,7 @@ impl Parts {
             place: None,
             shadows: None,
             shadow_denied: None,
+            is_overridden_in_store: false,
             others: None,
         }
     }
@@ -922,10 +926,13 @@ impl<'p> Decision<'p> {
     pub(crate) fn answers(&self) -> impl Iterator<Item = RuleAnswer<'p>> {
         let (policy, is_taken) = (self.policy, self.is_taken());
         let (own, outcome) = (self.parts.rule, self.parts.outcome);
-        let of = move |(rule, _): (u32, _)| {
+        let is_overridden = self.parts.is_overridden_in_store;
+        let of = move |(rule, place): (u32, _)| {
             let is_own = Some(rule) == own;
             let outcome = if is_own { outcome } else { Outcome::Allowed };
-            (is_own || is_taken).then(|| policy.answer(rule, outcome))
+            let mut answer = policy.answer(rule, outcome, place);
+            answer.is_overridden |= is_own && is_overridden;
+            (is_own || is_taken).then_some(answer)
         };
         self.asked().filter_map(of)
     }
@@ -1119,7 +1126,7 @@ impl<'p> Decision<'p> {
     }
 
     /// Returns whether the limits are those of an [override](Rule::override_key) for the request's
-    /// key.
+    /// key; if the rule that decided has a store, whether one of these denied the request.
     ///
     /// ```
     /// # use portcullis_core::Timestamp;
@@ -1129,9 +1136,9 @@ impl<'p> Decision<'p> {
     /// # Ok::<(), portcullis_policy::PeriodError>(())
     /// ```
     pub fn is_overridden(&self) -> bool {
-        let instead = self.parts.place.and_then(|place| place.instead);
-        let instead = instead.and_then(|index| self.active()?.instead(index));
-        instead.is_some_and(|instead| !instead.is_former)
+        let active = self.active();
+        let is_overridden = active.is_some_and(|active| active.is_overridden(self.parts.place));
+        is_overridden || self.parts.is_overridden_in_store
     }
 
     /// Returns the index of the rule that decided, in [`Policy::rules`].
@@ -1150,14 +1157,20 @@ impl<'p> Decision<'p> {
 
     /// Notes what a store decided: the rule and its limit that denied, if one did. Then what was
     /// taken of other rules is given back.
-    pub(crate) fn conclude(&mut self, clock: &dyn Clock, denied_by: Option<(u32, usize)>) {
+    pub(crate) fn conclude(&mut self, clock: &dyn Clock, denied_by: Option<DeniedInStore>) {
         let (now, permits) = (self.parts.now, self.parts.cost);
-        let Some((rule, limit)) = denied_by else {
+        let Some(DeniedInStore {
+            rule,
+            instead,
+            limit,
+        }) = denied_by
+        else {
             self.parts.outcome = Outcome::Allowed;
             return;
         };
         self.give_back_others(clock);
         self.decide_by(rule);
+        self.parts.is_overridden_in_store = instead.is_some();
         self.parts.outcome = Outcome::Denied {
             limit: Some(limit),
             denied: Denied::Exhausted { now, permits },

@@ -93,6 +93,7 @@ struct Counts {
     unidentified: AtomicU64,
     penalized: AtomicU64,
     crowded: AtomicU64,
+    overridden: AtomicU64,
     by_limit: [AtomicU64; MAX_LIMITS],
 }
 
@@ -114,9 +115,9 @@ pub struct RuleCounts {
     /// Requests that were denied because they lack a part of the key.
     pub unidentified: u64,
     /// For each limit of the rule, the requests that it denied. A request is counted for one limit.
-    /// A limit of a key that has [others](crate::Rule::override_key) counts by its place among
-    /// them.
     pub by_limit: Vec<u64>,
+    /// Requests that a limit of an [override](crate::Rule::override_key) denied.
+    pub overridden: u64,
     /// Requests that a penalty denied.
     pub penalized: u64,
     /// Requests that were denied because a table of the rule, of a limit or of the penalty, had no
@@ -132,7 +133,8 @@ impl RuleCounts {
     /// assert_eq!(RuleCounts::default().denied(), 0);
     /// ```
     pub fn denied(&self) -> u64 {
-        self.unidentified + self.by_limit.iter().sum::<u64>() + self.penalized + self.crowded
+        let by_limits = self.by_limit.iter().sum::<u64>() + self.overridden;
+        self.unidentified + by_limits + self.penalized + self.crowded
     }
 
     /// Returns the number of requests that the rule was asked about.
@@ -311,6 +313,7 @@ impl Statistics {
                 ..
             } => add(&counts.crowded),
             Outcome::Denied { limit: None, .. } => add(&counts.penalized),
+            Outcome::Denied { .. } if answer.is_overridden => add(&counts.overridden),
             Outcome::Denied {
                 limit: Some(limit), ..
             } => add(&counts.by_limit[limit]),
@@ -362,13 +365,10 @@ impl Statistics {
                 allowed: sum(&|counts| &counts.allowed),
                 exempt: sum(&|counts| &counts.exempt),
                 unidentified: sum(&|counts| &counts.unidentified),
-                by_limit: {
-                    let all = (0..MAX_LIMITS).map(|limit| sum(&|counts| &counts.by_limit[limit]));
-                    let mut all: Vec<u64> = all.collect();
-                    let used = all.iter().rposition(|&count| count > 0);
-                    all.truncate(used.map_or(0, |last| last + 1).max(limits));
-                    all
-                },
+                by_limit: (0..limits)
+                    .map(|limit| sum(&|counts| &counts.by_limit[limit]))
+                    .collect(),
+                overridden: sum(&|counts| &counts.overridden),
                 penalized: sum(&|counts| &counts.penalized),
                 crowded: sum(&|counts| &counts.crowded),
             }

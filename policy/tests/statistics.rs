@@ -50,6 +50,11 @@ fn policy() -> Policy {
             .key(Key::header("X-Tenant"))
             .keys(1)
             .limit("1/d".parse().unwrap()),
+        Rule::new("own limits")
+            .when(Conditions::new().methods(["HEAD"]))
+            .key(Key::header("X-Tenant"))
+            .limit("1/s".parse().unwrap())
+            .override_key(["t1"], ["2/d".parse().unwrap()]),
         Rule::new("skips")
             .key(Key::property("none"))
             .on_missing(OnMissing::Skip)
@@ -67,7 +72,7 @@ fn requests(count: u64, mut decide: impl FnMut(Timestamp, &Request<'_>)) {
         let tenant = format!("t{}", random(300));
         let path = format!("/{}", random(40));
         let headers = [("x-tenant", if random(9) == 8 { "" } else { &*tenant })];
-        let method = ["GET", "POST", "PUT", "PATCH"][random(4) as usize];
+        let method = ["GET", "POST", "PUT", "PATCH", "HEAD"][random(5) as usize];
         let path = if random(50) == 45 { &*long } else { &*path };
         decide(now, &Request::new(method, path).headers(&headers));
     }
@@ -101,6 +106,7 @@ fn counts_are_those_of_the_decisions() {
                     denied: Denied::Crowded { .. },
                     ..
                 } => "crowded".into(),
+                Outcome::Denied { .. } if answer.is_overridden => "overridden".into(),
                 Outcome::Denied {
                     limit: Some(limit), ..
                 } => format!("limit {limit}"),
@@ -142,6 +148,7 @@ fn counts_are_those_of_the_decisions() {
         assert_eq!(counts.unidentified, count("Unidentified"));
         assert_eq!(counts.penalized, count("penalized"));
         assert_eq!(counts.crowded, count("crowded"));
+        assert_eq!(counts.overridden, count("overridden"));
         for (limit, &denied) in counts.by_limit.iter().enumerate() {
             assert_eq!(
                 denied,
@@ -149,7 +156,8 @@ fn counts_are_those_of_the_decisions() {
                 "limit {limit} of {index}"
             );
         }
-        let all = counts.by_limit.iter().sum::<u64>() + counts.penalized + counts.crowded;
+        let all = counts.by_limit.iter().sum::<u64>() + counts.overridden;
+        let all = all + counts.penalized + counts.crowded;
         assert_eq!(counts.denied(), all + counts.unidentified);
         assert_eq!(
             counts.asked(),
@@ -192,11 +200,11 @@ fn the_limits_of_given_keys_are_counted_and_scaled_too() {
         }
         let counts = statistics.rules().remove(0);
         assert_eq!(counts.denied() + counts.allowed, 20);
-        counts.by_limit
+        (counts.by_limit, counts.overridden)
     };
-    assert_eq!(denied(rule.clone()), [9, 8]);
-    assert_eq!(denied(rule.clone().scaled(3, 1)), [7, 4]);
-    assert_eq!(denied(rule.scaled(1, 100)), [18]);
+    assert_eq!(denied(rule.clone()), (vec![9], 8));
+    assert_eq!(denied(rule.clone().scaled(3, 1)), (vec![7], 4));
+    assert_eq!(denied(rule.scaled(1, 100)), (vec![9], 9));
 }
 
 #[test]
@@ -338,7 +346,8 @@ fn a_decision_that_is_passed_on_counts_as_one_that_the_statistics_make() {
         assert_eq!(sum(&|rule| rule.exempt), count("Exempt", turn));
         assert_eq!(sum(&|rule| rule.unidentified), count("Unidentified", turn));
         assert_eq!(sum(&|rule| rule.penalized), count("denied None", turn));
-        let by_limits = sum(&|rule| rule.by_limit.iter().sum::<u64>() + rule.crowded);
+        let by_limits =
+            sum(&|rule| rule.by_limit.iter().sum::<u64>() + rule.overridden + rule.crowded);
         assert_eq!(by_limits, count("denied Some", turn));
         assert_eq!(statistics.without_rule(), count("NoRule", turn));
         let asked: u64 = statistics

@@ -548,6 +548,8 @@ fn what_a_request_asks_is_what_decide_stored_asks() {
         decided.with(|decision| {
             assert_eq!(decision.is_allowed(), expected.is_allowed());
             assert_eq!(decision.rule_index(), expected.decision().rule_index());
+            let is_overridden = expected.decision().is_overridden();
+            assert_eq!(decision.is_overridden(), is_overridden);
             let shadow = |by: Option<&Rule>| by.map(|rule| rule.name().to_owned());
             assert_eq!(
                 shadow(decision.shadow_denied()),
@@ -559,7 +561,9 @@ fn what_a_request_asks_is_what_decide_stored_asks() {
         if expected.in_store().is_some() {
             assert!(asked(decided.limits()).eq(asked(expected.limits())));
             assert_eq!(decided.retry(), expected.retry());
-            assert_eq!(decided.is_overridden_in_store(), key == 1);
+            let is_denied = expected.in_store().unwrap().denied_by().is_some();
+            let is_overridden = expected.decision().is_overridden();
+            assert_eq!(is_overridden, is_denied && key == 1);
         } else {
             assert_eq!(decided.limits().count(), 0);
             assert_eq!(decided.retry().is_some(), expected.retry().is_some());

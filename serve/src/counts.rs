@@ -125,9 +125,12 @@ pub(crate) struct Times {
     pub(crate) micros: u64,
 }
 
-/// A count for each limit of a rule, and one more.
+/// The label of what a limit of an override has denied.
+const OVERRIDE: &str = "override";
+
+/// A count for each limit of a rule, one for its overrides, and one for what no limit denied.
 fn of_limits(rule: &Rule) -> Box<[AtomicU64]> {
-    let counts = 0..=rule.limits().len();
+    let counts = 0..rule.limits().len() + 2;
     counts.map(|_| AtomicU64::new(0)).collect()
 }
 
@@ -156,7 +159,8 @@ impl OfPolicy {
         let by = decision.shadow_denied_by();
         let is_by = |limit: &Limit| by.is_some_and(|by| ptr::eq(by, limit));
         let limits = shadow.limits();
-        let at = limits.iter().position(is_by).unwrap_or(limits.len());
+        let other = limits.len() + usize::from(by.is_none());
+        let at = limits.iter().position(is_by).unwrap_or(other);
         self.shadows[index][at].fetch_add(1, Relaxed);
     }
 
@@ -185,17 +189,20 @@ impl OfPolicy {
                 exempt,
                 unidentified,
                 by_limit,
+                overridden,
                 penalized,
                 crowded,
                 ..
             } = counts;
             let name = rule.name();
             if rule.is_shadow() {
-                for (index, count) in shadows.iter().enumerate() {
-                    let (limit, count) = (rule.limits().get(index), count.load(Relaxed));
+                let limits = rule.limits().iter().map(ToString::to_string);
+                let of_override = limits.len();
+                let ways = limits.chain([OVERRIDE.to_owned(), String::new()]);
+                for (index, (limit, count)) in ways.zip(shadows).enumerate() {
+                    let count = count.load(Relaxed);
                     // The other ways are seldom: a rule without limits has no other sample.
-                    if limit.is_some() || count > 0 || index == 0 {
-                        let limit = limit.map_or_else(String::new, ToString::to_string);
+                    if index < of_override || count > 0 || limit.is_empty() && of_override == 0 {
                         add(name, "shadow_denied", limit, count);
                     }
                 }
@@ -210,13 +217,11 @@ impl OfPolicy {
             ] {
                 add(name, answer, String::new(), *count);
             }
-            for (index, count) in by_limit.iter().enumerate() {
-                match rule.limits().get(index) {
-                    Some(limit) => add(name, "denied", limit.to_string(), *count),
-                    // A key has limits of its own, more of them than the rule has.
-                    None if *count > 0 => add(name, "denied", String::new(), *count),
-                    None => {}
-                }
+            for (limit, count) in rule.limits().iter().zip(by_limit) {
+                add(name, "denied", limit.to_string(), *count);
+            }
+            if rule.parts().has_overrides {
+                add(name, "denied", OVERRIDE.to_owned(), *overridden);
             }
         }
         add("", "no_rule", String::new(), self.statistics.without_rule());

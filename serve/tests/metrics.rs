@@ -112,7 +112,7 @@ fn decisions_are_counted_by_rule_answer_and_limit_and_go_on_after_a_change() {
 
 /// Keys with limits of their own, and requests that lack the key of a rule.
 #[test]
-fn shadow_denials_without_a_limit_of_the_rule_are_counted_without_one() {
+fn shadow_denials_without_a_limit_of_the_rule_are_counted_apart() {
     let policy = "
         [[rules]]
         name = 'own'
@@ -140,28 +140,36 @@ fn shadow_denials_without_a_limit_of_the_rule_are_counted_without_one() {
         )
     };
     assert_eq!(denials("own", "9/d"), Some(0.0));
-    assert_eq!(denials("own", ""), Some(2.0));
+    assert_eq!(denials("own", "override"), Some(2.0));
+    assert_eq!(denials("own", ""), None);
     assert_eq!(denials("none", ""), Some(0.0));
     let event = program.event("a shadow rule would deny the request");
     assert_eq!(event["limit"], "1/d", "{event}");
 }
 
-/// The rule has no limit that the program keeps, and a key has one.
+/// The rule has a limit that the program does not keep, and one that denies nothing.
 #[test]
 fn denials_by_a_limit_of_one_key_are_counted() {
     let policy = "
         [[rules]]
         name = 'own'
         key = ['address']
-        limits = [{ at_once = 9 }]
+        limits = ['9/d', { at_once = 9 }]
         overrides = [{ key = ['192.0.2.7'], limits = ['1/d'] }]
     ";
     let program = Program::start("own", policy, &[]);
     let statuses = ["/", "/", "/"].map(|target| check(&program, target));
     assert_eq!(statuses, [200, 429, 429]);
-    let denied = "portcullis_decisions_total{rule=\"own\",answer=\"denied\",limit=\"\"} ";
     let metrics = program.metrics();
-    assert_eq!(value(&metrics, denied), Some(2.0), "{metrics}");
+    let denied = |limit: &str| {
+        let labels = format!("rule=\"own\",answer=\"denied\",limit=\"{limit}\"");
+        value(
+            &metrics,
+            &format!("portcullis_decisions_total{{{labels}}} "),
+        )
+    };
+    assert_eq!(denied("override"), Some(2.0), "{metrics}");
+    assert_eq!(denied("9/d"), Some(0.0), "{metrics}");
 }
 
 #[test]

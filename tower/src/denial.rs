@@ -739,22 +739,10 @@ impl Replies {
         }
     }
 
-    /// A denial by a policy.
+    /// A denial by a policy, or by a store of it. A decision of a store has no state, so the caller
+    /// sets when to retry.
     #[inline]
     pub(crate) fn policy(&self, now: Timestamp, decision: &Decision<'_>) -> Denial {
-        self.stored(now, decision, false)
-    }
-
-    /// A denial by a policy, or by a store of it. A decision of a store has no state. So the caller
-    /// tells whether its limits are those of an override, and sets when to retry.
-    #[inline]
-    pub(crate) fn stored(
-        &self,
-        now: Timestamp,
-        decision: &Decision<'_>,
-        is_overridden_in_store: bool,
-    ) -> Denial {
-        let is_overridden = is_overridden_in_store || decision.is_overridden();
         let rule = decision
             .rule_index()
             .and_then(|index| self.rules.get(index));
@@ -766,7 +754,7 @@ impl Replies {
             (Outcome::NoAddress, _) => (&self.no_address, Reason::NoAddress),
             (Outcome::Unidentified, Some(rule)) => (&rule.unidentified, Reason::Unidentified),
             (Outcome::Denied { limit, denied }, Some(rule)) => {
-                let of_limit = limit.filter(|_| !is_overridden);
+                let of_limit = limit.filter(|_| !decision.is_overridden());
                 let of_limit = of_limit.and_then(|limit| rule.limits.get(limit));
                 let retry = decision.retry().unwrap_or(Retry::Never);
                 let of_limit = of_limit.unwrap_or(&rule.other);

@@ -302,6 +302,14 @@ impl Active {
         instead.map_or(&self.rule.limits, |this| &this.limits)
     }
 
+    /// Whether the limits of the key at a place are those of an override in force.
+    #[inline]
+    pub(super) fn is_overridden(&self, place: Option<Place>) -> bool {
+        let instead = place.and_then(|place| place.instead);
+        let instead = instead.and_then(|index| self.instead(index));
+        instead.is_some_and(|instead| !instead.is_former)
+    }
+
     /// The override with this index. A function of its own, so that a rule without overrides pays
     /// nothing for it.
     #[inline(never)]

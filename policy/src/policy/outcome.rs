@@ -26,15 +26,24 @@ pub struct RuleAnswer<'p> {
     /// [`Unidentified`](Outcome::Unidentified) or [`Denied`](Outcome::Denied). The outcome of a
     /// shadow rule is what it would decide.
     pub outcome: Outcome,
+    /// Whether its limits are those of an [override](Rule::override_key) for the request's key.
+    /// `false` before a counter store has answered.
+    pub is_overridden: bool,
 }
 
 impl<'p> RuleAnswer<'p> {
     #[inline]
-    pub(crate) const fn of(rule: &'p Rule, index: u32, outcome: Outcome) -> Self {
+    pub(crate) const fn of(
+        rule: &'p Rule,
+        index: u32,
+        outcome: Outcome,
+        is_overridden: bool,
+    ) -> Self {
         Self {
             rule,
             index: index as usize,
             outcome,
+            is_overridden,
         }
     }
 }

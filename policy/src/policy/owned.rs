@@ -166,12 +166,6 @@ impl<P: Deref<Target = Policy>> OwnedDecision<P> {
         self.parts.is_taken()
     }
 
-    /// The index of the rule that decided.
-    #[cfg(feature = "queue")]
-    pub(crate) fn rule_index(&self) -> Option<usize> {
-        Some(self.parts.rule? as usize)
-    }
-
     /// Calls a function that may change the decision.
     #[cfg(feature = "queue")]
     pub(crate) fn change<T>(&mut self, change: impl FnOnce(&mut Decision<'_>) -> T) -> T {

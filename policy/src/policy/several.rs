@@ -146,7 +146,7 @@ impl Policy {
         }
         if let Some((rule, outcome)) = refused {
             (decision.parts.rule, decision.parts.outcome) = (Some(rule), outcome);
-            watch(self.answer(rule, outcome));
+            watch(self.answer(rule, outcome, None));
         } else if !parts.is_empty() {
             decision.parts.others = Some(Arc::new(parts));
             decision.take_from_all(decision.parts.now, how, None);
@@ -190,7 +190,7 @@ impl Policy {
                     // It is the last word if no other rule is asked.
                     decision.parts.rule = Some(rule);
                     decision.parts.outcome = Outcome::Exempt;
-                    watch(self.answer(rule, Outcome::Exempt));
+                    watch(self.answer(rule, Outcome::Exempt, None));
                 }
                 Err(unasked) => {
                     let outcome = Verdict::from(unasked).outcome();
@@ -249,14 +249,15 @@ impl Policy {
                 asks.push(rule as usize);
             }
             decision.ask_shadow(rule, &verdict);
-            watch(self.answer(rule, outcome));
+            watch(self.answer(rule, outcome, verdict.place()));
             ControlFlow::Continue(())
         });
         debug_assert!(visited.is_ok(), "the path was matched before");
     }
 
-    pub(super) fn answer(&self, rule: u32, outcome: Outcome) -> RuleAnswer<'_> {
-        RuleAnswer::of(&self.rules[rule as usize].rule, rule, outcome)
+    pub(super) fn answer(&self, rule: u32, outcome: Outcome, at: Option<Place>) -> RuleAnswer<'_> {
+        let active = &self.rules[rule as usize];
+        RuleAnswer::of(&active.rule, rule, outcome, active.is_overridden(at))
     }
 
     /// Takes `n` permits from each of the rules, or from none, but from the one that has `granted`

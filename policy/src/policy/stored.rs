@@ -96,6 +96,14 @@ pub(crate) struct InStore {
     rules: Vec<(u32, Option<u32>)>,
 }
 
+/// The limit of a store that denied: that of a rule, or of the override for the request's key.
+#[derive(Clone, Copy)]
+pub(crate) struct DeniedInStore {
+    pub(crate) rule: u32,
+    pub(crate) instead: Option<u32>,
+    pub(crate) limit: usize,
+}
+
 impl InStore {
     /// The limits that were asked, in the order in which the store has them.
     pub(crate) fn limits<'a>(
@@ -116,33 +124,28 @@ impl InStore {
         })
     }
 
-    /// The rule and its limit that denied.
-    fn denied_by(&self, policy: &Policy) -> Option<(u32, usize)> {
-        let mut nth = self.decision.denied_by()?;
+    /// The limit that denied, and whose it is.
+    fn denied_by(&self, policy: &Policy) -> Option<DeniedInStore> {
+        let mut limit = self.decision.denied_by()?;
         for &(rule, instead) in &self.rules {
             let limits = policy.rules[rule as usize].limits_of(instead).len();
-            if nth < limits {
-                return Some((rule, nth));
+            if limit < limits {
+                return Some(DeniedInStore {
+                    rule,
+                    instead,
+                    limit,
+                });
             }
-            nth -= limits;
+            limit -= limits;
         }
         None
     }
 
     /// The limit that denied.
     pub(crate) fn limit_denied<'p>(&self, policy: &'p Policy) -> Option<&'p Limit> {
-        let (rule, nth) = self.denied_by(policy)?;
-        let (_, instead) = self.rules.iter().find(|(own, _)| *own == rule)?;
-        policy.rules[rule as usize].limits_of(*instead).get(nth)
-    }
-
-    /// Whether the limits of a rule were those of one of its overrides.
-    #[cfg(feature = "queue")]
-    pub(crate) fn is_overridden(&self, rule: Option<usize>) -> bool {
-        let is_rule = |own: u32| Some(own as usize) == rule;
-        self.rules
-            .iter()
-            .any(|&(own, instead)| is_rule(own) && instead.is_some())
+        let by = self.denied_by(policy)?;
+        let active = &policy.rules[by.rule as usize];
+        active.limits_of(by.instead).get(by.limit)
     }
 }
 

@@ -196,14 +196,6 @@ impl<P: Deref<Target = Policy>> OwnedStoredDecision<P> {
         Some(&self.in_store.as_ref()?.decision)
     }
 
-    /// Returns whether the store was asked for the limits of an
-    /// [override](crate::Rule::override_key), for the rule that decided.
-    pub fn is_overridden_in_store(&self) -> bool {
-        let rule = self.decision.rule_index();
-        let in_store = self.in_store.as_ref();
-        in_store.is_some_and(|in_store| in_store.is_overridden(rule))
-    }
-
     /// Returns the limits that the store was asked for: as
     /// [`StoredDecision::limits`](crate::StoredDecision::limits).
     pub fn limits(&self) -> impl Iterator<Item = StoredLimit<'_>> {

@@ -75,6 +75,8 @@ struct OfRule {
     unidentified: u64,
     penalized: u64,
     crowded: u64,
+    /// Denied by limits that keys have in place of those of the rule.
+    overridden: u64,
     limits: Vec<OfLimit>,
     /// Whether any of the limits is over a period.
     #[serde(skip)]
@@ -401,6 +403,7 @@ impl OfRule {
             unidentified: counts.unidentified,
             penalized: counts.penalized,
             crowded: counts.crowded,
+            overridden: counts.overridden,
             limits: limits
                 .map(|(limit, &denied)| OfLimit {
                     limit: text(limit),
@@ -439,9 +442,11 @@ impl OfRule {
         text
     }
 
-    /// The reasons for denials other than limits, and why requests were allowed without them.
-    fn other(&self) -> [(&'static str, u64); 4] {
+    /// The reasons for denials other than limits of the rule, and why requests were allowed without
+    /// them.
+    fn other(&self) -> [(&'static str, u64); 5] {
         [
+            ("a limit of an override", self.overridden),
             ("in a penalty", self.penalized),
             ("lacks a part of the key", self.unidentified),
             ("no room for the key: raise keys of the rule", self.crowded),

@@ -114,19 +114,18 @@ impl<P: PolicyHandle> DecideOrWait for ByPolicy<P> {
         asked: &mut Asked,
     ) -> Result<Option<Self::Permits>, Denial> {
         let now;
-        let (decision, is_overridden, when, limit) = match ended {
+        let (decision, when, limit) = match ended {
             Ended::Queued(queued) => {
                 now = queued.policy().now();
                 queued.with(|decision| asked.notes.present(asked.kind, now, decision));
                 let when = queued.retry();
-                (queued.into_decision(), false, when, None)
+                (queued.into_decision(), when, None)
             }
             Ended::Answered(Ok(stored)) => {
                 now = stored.policy().now();
                 asked.note_stored(now, &stored);
-                let (is_overridden, when) = (stored.is_overridden_in_store(), stored.retry());
-                let limit = stored.denied_in_store().cloned();
-                (stored.into_decision(), is_overridden, when, limit)
+                let (when, limit) = (stored.retry(), stored.denied_in_store().cloned());
+                (stored.into_decision(), when, limit)
             }
             Ended::Answered(Err(_)) => {
                 let now = self.policy.load().now();
@@ -145,7 +144,7 @@ impl<P: PolicyHandle> DecideOrWait for ByPolicy<P> {
                 let read = |replies: &Replies| replies.instruments(policy, decision);
                 self.replies.read_after_wait(&self.policy, policy, read)
             });
-            let deny = |replies: &Replies| replies.stored(now, decision, is_overridden);
+            let deny = |replies: &Replies| replies.policy(now, decision);
             let is_denied = !decision.is_allowed();
             is_denied.then(|| self.replies.read_after_wait(&self.policy, policy, deny))
         });
