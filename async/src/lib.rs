@@ -5,7 +5,8 @@
 //! for permits; the future itself stores the waiter. [`Queue::blocking_acquire`] blocks a thread.
 //! Futures and threads wait in the same queue, which serves the oldest or the newest request first,
 //! or the newest only during an overload, and limits both the queued permits and the number of
-//! waiters. It can also limit the time that requests wait (`with_shedding`). A request that cannot
+//! waiters. It can also limit the time that requests wait (`with_shedding`), and serve some before
+//! others (`Acquire::priority`). A request that cannot
 //! be granted fails with a [`Rejected`]; it does not panic.
 //!
 //! A release grants permits to the waiters. It never waits for another thread or for a context that
@@ -30,7 +31,7 @@
 //! |---|---|
 //! | wait | [`Queue`], [`Acquire`], [`Rejected`], [`Drained`] |
 //! | wait by key | [`KeyedQueue`], [`QueueKey`], [`QueueKeyLimiter`] |
-//! | set up, drive and close a queue | [`LimiterQueue`], [`Order`], [`Oversized`], [`Shedding`] |
+//! | set up, drive and close a queue | [`LimiterQueue`], [`Order`], [`Oversized`], [`Priority`], [`Shedding`] |
 //! | wake waits at their time | [`ThreadTimer`], [`TokioTimer`], [`AsyncIoTimer`], `EmbassyTimer`; [`NoTimer`], [`Next`]; [`Drive`]; [`Timer`], [`ReentrantTimer`], [`QueueClock`] and [`DeadlineClock`] for your own |
 //! | observe a queue | [`QueueCounts`], [`Hook`], [`Waited`], [`WaitEnd`], [`LimiterView`] |
 //! | choose a lock | [`DefaultLock`], [`ThreadLock`], `InterruptLock`; [`RawLock`] for your own |
@@ -46,8 +47,8 @@
 //! - `portable-atomic`: for targets without compare-exchange; the documentation of
 //!   `portcullis-core` lists the restrictions;
 //! - `defmt`: `defmt::Format` for errors and outcomes;
-//! - `shedding`: `with_shedding`, which bounds the time that requests wait, and
-//!   `Order::NewestWhileOverloaded`;
+//! - `shedding`: `with_shedding`, which bounds the time that requests wait,
+//!   `Order::NewestWhileOverloaded`, and `Acquire::priority`;
 //! - `tokio`, `async-io`, `embassy-time`: a timer for each of these;
 //! - `channel`: limited channels, in the module [`channel`];
 //! - `stream`: limited streams and sinks, and methods that limit them, in the module [`stream`];
@@ -61,7 +62,10 @@
 )]
 #![cfg_attr(not(feature = "tokio"), doc = "[`TokioTimer`]: crate#features")]
 #![cfg_attr(not(feature = "async-io"), doc = "[`AsyncIoTimer`]: crate#features")]
-#![cfg_attr(not(feature = "shedding"), doc = "[`Shedding`]: crate#features")]
+#![cfg_attr(
+    not(feature = "shedding"),
+    doc = "[`Priority`]: crate#features\n[`Shedding`]: crate#features"
+)]
 #![cfg_attr(not(feature = "channel"), doc = "[`channel`]: crate#features")]
 #![cfg_attr(not(feature = "stream"), doc = "[`stream`]: crate#features")]
 #![cfg_attr(
@@ -122,6 +126,8 @@ pub use queues::limiter_view::LimiterView;
 pub use queues::queue::Queue;
 pub use waiting::hook::{Hook, WaitEnd, Waited};
 pub use waiting::options::{Order, Oversized};
+#[cfg(feature = "shedding")]
+pub use waiting::priority::Priority;
 pub use waiting::queue_clock::{DeadlineClock, NoTimer, QueueClock};
 pub use waiting::rejected::Rejected;
 #[cfg(feature = "shedding")]

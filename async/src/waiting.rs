@@ -9,6 +9,15 @@ pub(crate) mod next_try;
 pub(crate) mod options;
 pub(crate) mod panics;
 pub(crate) mod pending_releases;
+#[cfg_attr(
+    not(feature = "shedding"),
+    expect(
+        dead_code,
+        unreachable_pub,
+        reason = "the interface is exported with the feature"
+    )
+)]
+pub(crate) mod priority;
 pub(crate) mod queue_clock;
 pub(crate) mod queue_config;
 pub(crate) mod rejected;

@@ -9,6 +9,8 @@ mod busy_keys;
 mod figures;
 #[path = "shedding/model.rs"]
 mod model;
+#[path = "shedding/priorities.rs"]
+mod priorities;
 mod support;
 
 use core::time::Duration;

@@ -26,6 +26,8 @@ use portcullis_core::{Clock, Clocked, Denied, Lease, Limiter, Timestamp};
 use stable_deref_trait::StableDeref;
 
 use crate::finally::Finally;
+#[cfg(feature = "shedding")]
+use crate::waiting::priority::Priority;
 use crate::waiting::queue_clock::{DeadlineClock, Wakes};
 use crate::waiting::queue_config::{Key, QueueTypes};
 use crate::waiting::rejected::Rejected;
@@ -146,6 +148,52 @@ impl<P: Anchored> Acquire<P> {
         // The future can still be moved, so the waiter is in no list.
         let request = self.wait.request_mut();
         request.max = if max > request.min { max } else { request.min };
+        self
+    }
+
+    /// Sets which requests of the wait list come first: those of a higher priority, however long
+    /// the others wait. The default is [`Priority::Normal`]. Needs the feature `shedding`.
+    ///
+    /// - Among the requests of one priority, the order is that of the queue.
+    /// - If the queue is full, a request evicts those of a lower priority that would be granted
+    ///   last, but none if it does not fit then.
+    /// - A try counts as a request of normal priority.
+    /// - In a [`KeyedQueue`](crate::KeyedQueue) the priority orders the requests of a key. Keys
+    ///   take turns by their weights, whatever the priorities.
+    ///
+    /// Nothing bounds how long a request of a low priority waits, but its deadline and
+    /// [`with_shedding`](crate::Queue::with_shedding).
+    ///
+    /// **Cost**: a comparison in a list with one priority. In a list with several, as many steps as
+    /// there are priorities, to enter and to leave.
+    ///
+    /// ```
+    /// use portcullis_async::{Priority, Queue};
+    /// use portcullis_core::{Concurrency, Timeless};
+    /// # use core::pin::pin;
+    /// # use core::task::{Context, Waker};
+    ///
+    /// let queue = Queue::new(Concurrency::new(1), Timeless, 9);
+    /// let held = queue.try_acquire(1).unwrap();
+    /// let mut backup = pin!(queue.acquire(1).priority(Priority::Low));
+    /// let mut user = pin!(queue.acquire(1));
+    /// # let mut context = Context::from_waker(Waker::noop());
+    /// assert!(backup.as_mut().poll(&mut context).is_pending());
+    /// assert!(user.as_mut().poll(&mut context).is_pending());
+    /// drop(held);
+    /// assert!(user.is_settled() && !backup.is_settled());
+    /// ```
+    #[cfg(feature = "shedding")]
+    pub fn priority(mut self, priority: Priority) -> Self {
+        if let Some(queue) = self
+            .queue
+            .as_deref()
+            .filter(|_| priority != Priority::Normal)
+        {
+            queue.wait_queue().note_ranks();
+        }
+        // The future can still be moved, so the waiter is in no list.
+        self.wait.set_priority(priority);
         self
     }
 
@@ -339,7 +387,7 @@ impl<P: Anchored> Acquire<P> {
             // SAFETY: the waiter has just been filled and is pinned, and `drop` cancels it.
             unsafe { wait_queue.enqueue(waiter, &mut drives) }
         };
-        if ClockOf::<P>::WAKES && drives {
+        if ClockOf::<P>::WAKES && drives && outcome.is_none() {
             // SAFETY: the waiter was put into a list of this queue, and the future has not
             // completed.
             outcome = unsafe { wait_queue.drive_for(this.wait.waiter(), waker) };

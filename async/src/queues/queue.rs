@@ -105,8 +105,8 @@ use crate::waiting::wait_queue::ask::{earliest, tell_denial};
 /// the queue. To enter, to be granted and to be cancelled take constant time each, at any position
 /// in the queue; with deadlines, amortised logarithmic time. The limiter's own cost comes in
 /// addition. A waiter is stored in its future, without allocation. On 64-bit targets the future has
-/// about 220 bytes, and a queue about 460 bytes more than its limiter and its clock. Wakers run
-/// outside the lock, at most 16 after each unlock.
+/// about 220 bytes (with the feature `shedding` 250), and a queue about 460 bytes more than its
+/// limiter and its clock. Wakers run outside the lock, at most 16 after each unlock.
 ///
 /// **Progress.** Taking free permits is lock-free if the limiter is. Polling and dropping a future
 /// that waits take the lock `R`. A release never waits for that lock. If the lock is held, the
@@ -517,9 +517,7 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     fn pass(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         if self.wait_queue.is_closed() {
             Err(Denied::Closed { permits: n })
-        } else if self.wait_queue.options.order != Order::NewestFirst
-            && self.wait_queue.is_waited_for(())
-        {
+        } else if self.wait_queue.may_be_behind(()) && !self.wait_queue.is_free(()) {
             Err(Denied::Exhausted { now, permits: n })
         } else {
             Ok(())

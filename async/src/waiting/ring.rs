@@ -114,6 +114,50 @@ impl<N: RingNode<Kind>, Kind> Ring<N, Kind> {
         }
     }
 
+    /// Inserts a node after `before`, which may be the last one.
+    ///
+    /// # Safety
+    ///
+    /// The contract is that of `push_back`. `before` is in this ring.
+    #[expect(
+        clippy::unused_self,
+        reason = "the receiver proves that the links belong to it"
+    )]
+    pub(crate) unsafe fn insert_after(&mut self, node: NonNull<N>, before: NonNull<N>) {
+        // SAFETY: `before` is in the ring, as the caller guarantees, so it is valid and its links
+        // belong to the ring. In the ring that begins behind it, it is the last one.
+        unsafe { Self::from(Some(links(before).after)).push_back(node) };
+    }
+
+    /// Returns the node before another one; before the first that is the last one.
+    ///
+    /// # Safety
+    ///
+    /// The node is in this ring.
+    #[expect(
+        clippy::unused_self,
+        reason = "the receiver proves that the links belong to it"
+    )]
+    pub(crate) unsafe fn before(&self, node: NonNull<N>) -> NonNull<N> {
+        // SAFETY: the node is in the ring, as the caller guarantees, so it is valid and its links
+        // belong to the ring.
+        unsafe { links(node).before }
+    }
+
+    /// Returns the node after another one; after the last that is the first one.
+    ///
+    /// # Safety
+    ///
+    /// The node is in this ring.
+    #[expect(
+        clippy::unused_self,
+        reason = "the receiver proves that the links belong to it"
+    )]
+    pub(crate) unsafe fn after(&self, node: NonNull<N>) -> NonNull<N> {
+        // SAFETY: as above.
+        unsafe { links(node).after }
+    }
+
     /// Makes the second node the first one, and the first the last.
     pub(crate) fn rotate(&mut self) {
         // SAFETY: `first` is in the ring, so it is valid and its links belong to the ring.
@@ -259,7 +303,9 @@ mod tests {
         for (at, node) in model.iter().enumerate() {
             let before = model[(at + model.len() - 1) % model.len()];
             // SAFETY: the node is leaked, so it is valid, and it is in this ring.
-            assert_eq!(unsafe { links::<_, Numbers>(*node).before }, before);
+            unsafe {
+                assert_eq!((ring.before(*node), ring.after(before)), (before, *node));
+            }
         }
     }
 
@@ -297,6 +343,11 @@ mod tests {
                         (Some(_), _) => {
                             ring.rotate();
                             model.rotate_left(1);
+                        }
+                        (None, 3) if !model.is_empty() => {
+                            let place = below(model.len());
+                            ring.insert_after(node, model[place]);
+                            model.insert(place + 1, node);
                         }
                         (None, 0) => {
                             ring.push_front(node);

@@ -20,6 +20,11 @@
 //! takes a few steps, except finding the head of a key's list, which walks the heads of its shard.
 #![allow(unsafe_code)]
 
+mod groups;
+
+use self::groups::Group;
+pub(crate) use self::groups::{is_outranked, is_outranking};
+
 use core::cell::UnsafeCell;
 use core::marker::PhantomPinned;
 use core::mem::MaybeUninit;
@@ -36,6 +41,7 @@ use crate::sync::cell;
 use crate::waiting::list_key::{InRound, ListKey, Resuming, Slot};
 use crate::waiting::next_try::NextTry;
 use crate::waiting::options::Terms;
+use crate::waiting::priority::Priority;
 use crate::waiting::ring::{Ring, RingLinks, RingNode};
 use crate::waiting::shedding::Stored;
 use crate::waiting::timer_heap::{HeapLinks, HeapNode};
@@ -103,19 +109,27 @@ impl Request {
     }
 }
 
-/// What the head of a list stores about the list.
+/// What the waiters of a list, or of one of its groups, request.
 #[derive(Clone, Copy, Debug)]
-struct Line {
-    /// The permits that the list's waiters request, and the number of waiters that request none.
+pub(crate) struct Line {
+    /// Their permits, and the number of waiters that request none.
     permits: u64,
     free: u64,
 }
 
 impl Line {
-    const EMPTY: Self = Self {
+    pub(crate) const EMPTY: Self = Self {
         permits: 0,
         free: 0,
     };
+
+    /// Returns what both request together.
+    const fn with(self, other: Self) -> Self {
+        Self {
+            permits: self.permits + other.permits,
+            free: self.free + other.free,
+        }
+    }
 
     #[inline(always)]
     fn add(&mut self, request: Request) {
@@ -133,9 +147,14 @@ impl Line {
         }
     }
 
-    /// Returns the number of permits that the list counts for in the queue's bound.
+    /// Returns the number of permits that they request.
+    pub(crate) const fn permits(self) -> u64 {
+        self.permits
+    }
+
+    /// Returns the number of permits that they count for in the queue's bound.
     #[inline(always)]
-    const fn room(self) -> u64 {
+    pub(crate) const fn room(self) -> u64 {
         self.permits + self.free
     }
 }
@@ -143,6 +162,7 @@ impl Line {
 /// A queued request.
 pub(crate) struct Waiter<K: ListKey> {
     state: AtomicU8,
+    priority: Stored<Priority>,
     pub(crate) key: K,
     pub(crate) request: Request,
     timer: UnsafeCell<HeapLinks<Self>>,
@@ -169,6 +189,8 @@ pub(crate) struct Locked<K: ListKey> {
     sheds: Stored<bool>,
     /// Since when the list has had waiters. Set only by a queue that asks: see `shedding.rs`.
     list_since: Stored<Timestamp>,
+    /// `Some` for the first waiter of a group in a mixed list: see `priority.rs`.
+    group: Stored<Option<Group<K>>>,
     /// When the waiter was queued, and when it was settled.
     pub(crate) since: Timestamp,
     pub(crate) until: Timestamp,
@@ -268,12 +290,15 @@ unsafe impl<K: ListKey> RingNode<Resuming> for Waiter<K> {
 unsafe impl<K: ListKey> Send for Waiter<K> {}
 
 impl<K: ListKey> Waiter<K> {
-    /// Returns storage for a waiter. Only its request is initialised.
+    /// Returns storage for a waiter. Only its request and its priority are initialised.
     #[inline(always)]
     pub(crate) const fn place(request: Request) -> MaybeUninit<Self> {
         let mut waiter = MaybeUninit::<Self>::uninit();
         // SAFETY: the pointer is within `waiter`, which is valid for writes.
-        unsafe { (&raw mut (*waiter.as_mut_ptr()).request).write(request) };
+        unsafe {
+            (&raw mut (*waiter.as_mut_ptr()).request).write(request);
+            (&raw mut (*waiter.as_mut_ptr()).priority).write(Stored::new(Priority::Normal));
+        }
         waiter
     }
 
@@ -302,6 +327,7 @@ impl<K: ListKey> Waiter<K> {
                 is_hopeless: false,
                 sheds: Stored::new(false),
                 list_since: Stored::new(Timestamp::ZERO),
+                group: Stored::new(None),
                 since: Timestamp::ZERO,
                 until: Timestamp::ZERO,
                 grant: None,
@@ -369,6 +395,18 @@ impl<K: ListKey> Waiter<K> {
         // SAFETY: the waiter is filled, as the caller guarantees. `key` and `request` do not change
         // until it is filled again.
         unsafe { ((*waiter.as_ptr()).key, (*waiter.as_ptr()).request) }
+    }
+
+    /// Returns the priority.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is filled.
+    #[inline(always)]
+    pub(crate) const unsafe fn priority(waiter: NonNull<Self>) -> Priority {
+        // SAFETY: the waiter is filled, as the caller guarantees. The priority does not change
+        // until it is filled again.
+        unsafe { (*waiter.as_ptr()).priority }.or(Priority::Normal)
     }
 
     /// Returns the state. If it is a settled state, everything that was written to the waiter
@@ -467,7 +505,7 @@ impl<K: ListKey> Locked<K> {
 /// filled, and notes this before the waiter can enter a list. So if entering unwinds, the drop of
 /// the future still reads the state and unlinks the waiter.
 pub(crate) struct WaiterSlot<K: ListKey> {
-    /// Whether the waiter is filled. If not, only its request is initialised.
+    /// Whether the waiter is filled. If not, only its request and its priority are initialised.
     is_filled: bool,
     waiter: UnsafeCell<MaybeUninit<Waiter<K>>>,
 }
@@ -486,7 +524,7 @@ impl<K: ListKey> WaiterSlot<K> {
         self.is_filled
     }
 
-    /// Returns the waiter. If it is not filled, only its request is initialised.
+    /// Returns the waiter. If it is not filled, only its request and its priority are initialised.
     #[inline(always)]
     pub(crate) fn waiter(&self) -> NonNull<Waiter<K>> {
         NonNull::from(&self.waiter).cast()
@@ -506,6 +544,14 @@ impl<K: ListKey> WaiterSlot<K> {
         // SAFETY: the request is initialised in `new`. `&mut self` and the waiter being in no list
         // give exclusive access to it.
         unsafe { &mut (*self.waiter.get_mut().as_mut_ptr()).request }
+    }
+
+    /// Sets the priority of a waiter that is not in a list.
+    #[cfg(feature = "shedding")]
+    pub(crate) const fn set_priority(&mut self, priority: Priority) {
+        // SAFETY: the priority is initialised in `new`. `&mut self` and the waiter being in no list
+        // give exclusive access to it.
+        unsafe { (*self.waiter.get_mut().as_mut_ptr()).priority = Stored::new(priority) };
     }
 
     /// Fills the waiter so that it can enter a list. The slot must not be moved or dropped until
@@ -547,10 +593,11 @@ impl<K: ListKey, const N: usize> Shards<K> for [Shard<K>; N] {
     const EMPTY: Self = [const { Shard::new() }; N];
 }
 
-/// The end of a list at which new waiters enter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+/// Where a new waiter enters a list.
+#[derive(Debug)]
+pub(crate) enum At<K: ListKey> {
     Head,
+    After(NonNull<Waiter<K>>),
     Tail,
 }
 
@@ -647,21 +694,10 @@ impl<K: ListKey> Shard<K> {
         reason = "the receiver proves that the lock is held"
     )]
     #[inline(always)]
-    fn line(&self, head: Option<NonNull<Waiter<K>>>) -> Line {
+    pub(crate) fn line(&self, head: Option<NonNull<Waiter<K>>>) -> Line {
         // SAFETY: heads are linked, so they are valid, and their locked fields belong to the holder
         // of the lock (invariants **Linked** and **Locked**).
         head.map_or(Line::EMPTY, |head| unsafe { Waiter::lead(head).line })
-    }
-
-    /// Returns the number of permits that the list of `head` waits for.
-    pub(crate) fn permits(&self, head: Option<NonNull<Waiter<K>>>) -> u64 {
-        self.line(head).permits
-    }
-
-    /// Returns the number of permits that the list of `head` counts for in the queue's bound.
-    #[inline(always)]
-    pub(crate) fn room(&self, head: Option<NonNull<Waiter<K>>>) -> u64 {
-        self.line(head).room()
     }
 
     /// Returns since when the list of `head` has had waiters.
@@ -709,19 +745,25 @@ impl<K: ListKey> Shard<K> {
         &mut self,
         waiter: NonNull<Waiter<K>>,
         head: Option<NonNull<Waiter<K>>>,
-        end: End,
+        at: At<K>,
     ) {
         // SAFETY: the waiter is idle, so the caller has exclusive access to it. Its neighbours are
         // linked, so they are valid and their locked fields belong to the holder of the lock.
         unsafe {
-            turns(head).push_back(waiter);
-            let head = match head {
-                Some(head) if end == End::Tail => head,
-                Some(head) => {
+            if let Some(head) = head.filter(|&head| self.has_groups(head, waiter)) {
+                self.join_group(waiter, head, &at);
+            }
+            match at {
+                At::Head | At::Tail => turns(head).push_back(waiter),
+                At::After(before) => turns(head).insert_after(waiter, before),
+            }
+            let head = match (head, at) {
+                (Some(head), At::Tail | At::After(_)) => head,
+                (Some(head), At::Head) => {
                     self.replace_head(head, waiter);
                     waiter
                 }
-                None => {
+                (None, _) => {
                     Waiter::locked(waiter).lead = Some(Lead::EMPTY);
                     self.heads.push_front(waiter);
                     waiter
@@ -772,12 +814,19 @@ impl<K: ListKey> Shard<K> {
         // fields belong to the holder of the lock (invariants **Linked** and **Locked**).
         unsafe {
             Waiter::lead(head).line.subtract(Waiter::asks(waiter).1);
+            let is_mixed = self.group(head).is_some();
+            if is_mixed {
+                self.leave_group(waiter, head);
+            }
             let next = turns(Some(head)).remove(waiter).filter(|_| waiter == head);
             if let Some(next) = next {
                 self.replace_head(waiter, next);
             } else if waiter == head {
                 self.heads.remove(waiter);
                 Waiter::locked(waiter).lead = None;
+            }
+            if is_mixed {
+                self.forget_single_group(next.unwrap_or(head));
             }
             (Waiter::locked(waiter).waker.take(), next)
         }

@@ -9,7 +9,8 @@ use std::hash::DefaultHasher;
 use std::sync::Arc;
 
 use portcullis_async::{
-    Acquire, Drained, KeyedQueue, Next, Order, Queue, QueueCounts, QueueKey, Rejected, Shedding,
+    Acquire, Drained, KeyedQueue, Next, Order, Priority, Queue, QueueCounts, QueueKey, Rejected,
+    Shedding,
 };
 use portcullis_core::counts::{Counts, Tally};
 use portcullis_core::keyed::{
@@ -127,6 +128,7 @@ pub(crate) trait Subject: 'static {
         min: u32,
         max: u32,
         until: Option<u64>,
+        priority: Priority,
     ) -> BoxedRequest<Self::Lease>;
     fn try_acquire(&self, key: usize, n: u32) -> Result<Self::Lease, Denied>;
     fn release_later(&self, lease: Self::Lease) -> Result<(), Self::Lease>;
@@ -333,8 +335,11 @@ impl<L: Limits> Subject for Line1<L> {
         min: u32,
         max: u32,
         until: Option<u64>,
+        priority: Priority,
     ) -> BoxedRequest<Self::Lease> {
-        let wait = Acquire::new(Arc::clone(&self.queue), min).up_to(max);
+        let wait = Acquire::new(Arc::clone(&self.queue), min)
+            .up_to(max)
+            .priority(priority);
         match until {
             Some(until) => Box::pin(wait.until(Timestamp::from_nanos(until))),
             None => Box::pin(wait),
@@ -552,8 +557,11 @@ impl<L: Limits> Subject for WithinTotal<L> {
         min: u32,
         max: u32,
         until: Option<u64>,
+        priority: Priority,
     ) -> BoxedRequest<Self::Lease> {
-        let wait = Acquire::new(self.key(key), min).up_to(max);
+        let wait = Acquire::new(self.key(key), min)
+            .up_to(max)
+            .priority(priority);
         match until {
             Some(until) => Box::pin(wait.until(Timestamp::from_nanos(until))),
             None => Box::pin(wait),
@@ -752,8 +760,11 @@ impl<E: Each> Subject for Lines<E> {
         min: u32,
         max: u32,
         until: Option<u64>,
+        priority: Priority,
     ) -> BoxedRequest<Self::Lease> {
-        let wait = Acquire::new(self.key(key), min).up_to(max);
+        let wait = Acquire::new(self.key(key), min)
+            .up_to(max)
+            .priority(priority);
         match until {
             Some(until) => Box::pin(wait.until(Timestamp::from_nanos(until))),
             None => Box::pin(wait),

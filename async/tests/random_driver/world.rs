@@ -1,6 +1,7 @@
 //! One run: a queue, its users, and the invariants after each step.
 
 use core::cell::{Cell, RefCell};
+use core::cmp::Ordering;
 use core::fmt::Write as _;
 use core::mem::ManuallyDrop;
 use core::task::{Context, Poll, Waker};
@@ -9,7 +10,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use portcullis_async::{Next, Order, Rejected, Shedding, WaitEnd};
+use portcullis_async::{Next, Order, Priority, Rejected, Shedding, WaitEnd};
 use portcullis_core::Denied;
 use portcullis_core::counts::Total;
 
@@ -43,6 +44,7 @@ pub(crate) struct Config {
     pub(crate) changes: bool,
     pub(crate) leaves_later: bool,
     pub(crate) deadlines: bool,
+    pub(crate) priorities: bool,
     pub(crate) steps_back: bool,
     /// The maximum of waits at once, and of permits of one.
     pub(crate) waits: usize,
@@ -129,6 +131,7 @@ impl Config {
             changes: one_in(3) && drives("changes"),
             leaves_later: one_in(2) && drives("later"),
             deadlines: one_in(2) && drives("deadlines"),
+            priorities: one_in(3) && drives("priorities"),
             steps_back: one_in(3) && drives("back"),
             waits,
             most: [1, 3, 6][index(3)],
@@ -154,6 +157,7 @@ struct Wait<L> {
     key: usize,
     min: u32,
     max: u32,
+    priority: Priority,
     /// Its own deadline, and the bound of the shedding.
     until: Option<u64>,
     bound: Bound,
@@ -223,6 +227,11 @@ impl<L> Wait<L> {
 
     /// Whether it is served before another wait of its key. If not known, `false`.
     fn is_before(&self, other: &Self) -> bool {
+        match self.priority.cmp(&other.priority) {
+            Ordering::Greater => return true,
+            Ordering::Less => return false,
+            Ordering::Equal => {}
+        }
         if self.end < other.start {
             other.goes_first == Some(false)
         } else {
@@ -255,6 +264,37 @@ impl Bound {
 struct Since {
     earliest: u64,
     latest: u64,
+}
+
+/// A wait that is granted at once.
+struct Newcomer {
+    id: u64,
+    key: usize,
+    priority: Priority,
+    goes_first: Option<bool>,
+    start: u64,
+}
+
+impl Newcomer {
+    fn of<L>(wait: &Wait<L>) -> Self {
+        Self {
+            id: wait.id,
+            key: wait.key,
+            priority: wait.priority,
+            goes_first: wait.goes_first,
+            start: wait.start,
+        }
+    }
+
+    /// Whether a wait that queued earlier comes before it.
+    fn is_behind<L>(&self, other: &Wait<L>) -> bool {
+        let is_before = match other.priority.cmp(&self.priority) {
+            Ordering::Greater => true,
+            Ordering::Less => false,
+            Ordering::Equal => self.goes_first == Some(false),
+        };
+        is_before && other.key == self.key && other.end < self.start
+    }
 }
 
 /// A future that exists as long as it is not ready.
@@ -413,9 +453,8 @@ pub(crate) struct World<S: Subject> {
     drivers: RefCell<Vec<Other>>,
     drained: RefCell<Vec<Other>>,
     gone: RefCell<Vec<Arc<Token>>>,
-    /// The waits granted at once in this step that may overtake none: the wait, its key, and when
-    /// it came.
-    newcomers: RefCell<Vec<(u64, usize, u64)>>,
+    /// The waits granted at once in this step.
+    newcomers: RefCell<Vec<Newcomer>>,
     fired: RefCell<Option<Waker>>,
     ids: Cell<u64>,
     sequence: Cell<u64>,
@@ -675,9 +714,10 @@ impl<S: Subject> World<S> {
         for wait in self.waits.borrow().iter() {
             _ = writeln!(
                 text,
-                "  wait {} of key {}: {} to {} until {:?}, {:?}, {:?}{}, due {:?}",
+                "  wait {} of key {}, {:?}: {} to {} until {:?}, {:?}, {:?}{}, due {:?}",
                 wait.id,
                 wait.key,
+                wait.priority,
                 wait.min,
                 wait.max,
                 wait.until,
@@ -844,17 +884,23 @@ impl<S: Subject> World<S> {
         let until = (self.config.deadlines && one_in(2)).then(|| {
             self.time() + [0, 5, 40, 300, 2_000][index(5)] * MILLI + below(2) * below(MILLI)
         });
+        let priority = if self.config.priorities {
+            [Priority::Low, Priority::Normal, Priority::High][index(3)]
+        } else {
+            Priority::Normal
+        };
         let id = self.id();
         let wait = Wait {
             id,
             key,
+            priority,
             min,
             max: max.max(min),
             until,
             bound: Bound::NONE,
             goes_first: None,
             phase: Phase::Fresh,
-            future: Some(self.subject.acquire(key, min, max, until)),
+            future: Some(self.subject.acquire(key, min, max, until, priority)),
             tokens: Vec::new(),
             start: 0,
             end: 0,
@@ -1188,8 +1234,11 @@ impl<S: Subject> World<S> {
             }
         }
         // A wait that enters and drives the queue at once may be granted in its first poll. So may
-        // one whose key joins another that was alone and has had its turn.
+        // one that goes before others by its priority, or whose key joins another that was alone
+        // and has had its turn.
+        let passes = |other: &Wait<_>| other.key == wait.key && other.priority < wait.priority;
         let is_alone = !self.subject.has_total()
+            && !self.waits.borrow().iter().any(passes)
             && chance::depth() == 0
             && !chance::has_meddled()
             && !chance::has_struck()
@@ -1202,9 +1251,7 @@ impl<S: Subject> World<S> {
             match outcome {
                 WaitEnd::Granted => {
                     self.saw(|seen| seen.granted_at_once += 1);
-                    if wait.goes_first == Some(false) {
-                        self.newcomers.borrow_mut().push((id, wait.key, wait.start));
-                    }
+                    self.newcomers.borrow_mut().push(Newcomer::of(&wait));
                 }
                 _ if !wait.can_end(outcome) => {
                     fail(format!("wait {id} is {outcome:?}, with {:?}", wait.bound));
@@ -1243,12 +1290,13 @@ impl<S: Subject> World<S> {
     fn none_overtaken(&self) {
         let newcomers = self.newcomers.take();
         let waits = self.waits.borrow();
-        for (id, key, start) in newcomers {
-            let ahead = waits.iter().find(|other| {
-                other.key == key && other.phase == Phase::Waiting && other.end < start
-            });
-            if let Some(ahead) = ahead {
-                fail(format!("wait {id} has overtaken wait {}", ahead.id));
+        for newcomer in newcomers {
+            let waiting = waits.iter().filter(|other| other.phase == Phase::Waiting);
+            if let Some(ahead) = waiting.into_iter().find(|other| newcomer.is_behind(other)) {
+                fail(format!(
+                    "wait {} has overtaken wait {}",
+                    newcomer.id, ahead.id
+                ));
             }
         }
     }
@@ -1262,9 +1310,13 @@ impl<S: Subject> World<S> {
         let waiting = waits
             .iter()
             .filter(|other| other.phase == Phase::Waiting && !other.is_settled());
-        let line: u64 = waiting
-            .clone()
-            .filter(|other| other.key == wait.key)
+        let of_key = || waiting.clone().filter(|other| other.key == wait.key);
+        let (goes_first, priority) = (wait.goes_first != Some(false), wait.priority);
+        let stays = |other: &&Wait<_>| {
+            other.priority > priority || other.priority == priority && !goes_first
+        };
+        let line: u64 = of_key()
+            .filter(stays)
             .map(|other| u64::from(other.min.max(1)))
             .sum();
         let Settings {
@@ -1273,13 +1325,10 @@ impl<S: Subject> World<S> {
             ..
         } = self.config.settings;
         let room = u64::from(wait.min.max(1));
-        let most = if wait.goes_first == Some(false) {
-            max_permits.saturating_sub(line)
-        } else {
-            max_permits
-        };
-        let full =
-            room > most || waiting.count() >= max_waiters as usize || wait.goes_first.is_none();
+        let most = max_permits.saturating_sub(line);
+        let is_crowded =
+            waiting.clone().count() >= max_waiters as usize && of_key().all(|other| stays(&other));
+        let full = room > most || is_crowded || max_waiters == 0 || wait.goes_first.is_none();
         if !full && self.settled_in_step() == 0 {
             fail(format!("wait {} is rejected, though it fits", wait.id));
         }
@@ -1317,7 +1366,9 @@ impl<S: Subject> World<S> {
             WaitEnd::Evicted => {
                 self.tally(|tally| tally.evicted += 1);
                 self.saw(|seen| seen.evicted += 1);
-                if self.config.settings.order == Order::OldestFirst || wait.left_later {
+                let evicts =
+                    self.config.settings.order != Order::OldestFirst || self.config.priorities;
+                if !evicts || wait.left_later {
                     fail(format!("wait {id} was evicted, and not the last"));
                 }
             }
@@ -1565,6 +1616,9 @@ impl<S: Subject> World<S> {
         self.note("try: key, permits", key as u64, n.into(), 0);
         let free = chance::paused(|| self.subject.grants(key, self.time(), n));
         let waited_for = self.is_waited_for(key);
+        let outranked = self.waits.borrow().iter().any(|wait| {
+            wait.key == key && wait.phase == Phase::Waiting && wait.priority > Priority::Normal
+        });
         let Some(outcome) = call(|| self.subject.try_acquire(key, n)) else {
             return;
         };
@@ -1572,10 +1626,12 @@ impl<S: Subject> World<S> {
         if plain {
             let may = free
                 && !self.closed.get()
-                && (self.config.settings.order == Order::NewestFirst || !waited_for);
+                && (self.config.settings.order == Order::NewestFirst && !outranked || !waited_for);
             // Keys that wait for a limit of all keys come before the try of another key.
             let may_wait = self.subject.has_total() && !self.waits.borrow().is_empty();
-            if outcome.is_ok() != may && !(may && may_wait) {
+            // To learn who comes first it takes the lock, and then serves those that wait.
+            let may_serve = self.config.priorities && self.config.leaves_later;
+            if outcome.is_ok() != may && !(may && (may_wait || may_serve)) {
                 fail(format!(
                     "a try is {:?}; free: {free}, waited for: {waited_for}",
                     outcome.as_ref().map(Leased::permits)
@@ -1655,6 +1711,7 @@ impl<S: Subject> World<S> {
         if !self.config.leaks
             || self.config.settings.order != Order::OldestFirst
             || self.config.settings.shedding.is_some()
+            || self.config.priorities
         {
             return;
         }

@@ -4,6 +4,10 @@
 //! or other requests ahead. The caller holds the lock. Written here: the waiter bit of the shard,
 //! the limiter if it grants, and otherwise the wait list, the counts and the timers.
 //!
+//! A request that goes before others by its priority takes nothing past them: it enters, and then
+//! the list is served. So a limiter is still asked as of the instants at which its permits came,
+//! however late the timer is.
+//!
 //! A request that may be rejected, or evict others, is judged once everything is done that is due.
 //! So a waiter that a late driver would grant or end is not ahead of it, and takes no room.
 //!
@@ -25,10 +29,11 @@ use crate::waiting::hook::Hook;
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::next_try::NextTry;
 use crate::waiting::options::{Order, Oversized, Terms};
+use crate::waiting::priority::{Place, Priority};
 use crate::waiting::queue_clock::Wakes;
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::rejected::Rejected;
-use crate::waiting::wait_list::{End, Request, State, Waiter};
+use crate::waiting::wait_list::{At, Request, State, Waiter, is_outranked, is_outranking};
 use crate::waiting::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
@@ -57,14 +62,14 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         drives: &mut bool,
     ) -> Step<'_, Q> {
         // SAFETY: the waiter is filled and not shared, as the caller guarantees.
-        let (key, request) = unsafe { Waiter::asks(waiter) };
-        let Request { min, .. } = request;
-        let head = lists.head(key);
-        let is_plain = self.is_plain(lists, key, head, request);
+        let ((key, request), priority) =
+            unsafe { (Waiter::asks(waiter), Waiter::priority(waiter)) };
+        let (min, head) = (request.min, lists.head(key));
+        let is_plain = self.is_plain(lists, key, head, request, priority);
         if is_plain && head.is_some() {
             // SAFETY: the caller guarantees that the waiter is idle and not shared; `head` is the
             // head of its key's list.
-            unsafe { self.enter(lists, waiter, head, End::Tail) };
+            unsafe { self.enter(lists, waiter, head, At::Tail) };
             return Step::Wait;
         }
         let now = self.clock.now();
@@ -75,7 +80,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let step = if lists.closed {
             lists.counts.closed = lists.counts.closed.wrapping_add(1);
             Ok(self.reject(key, now, Rejected::Closed { permits: min }))
-        } else if self.comes_next(lists, key, head, now) {
+        } else if self.comes_next(lists, key, head, priority, now) {
             match self.attempt(key, request, When::At(now), None) {
                 // Returned if a waker panics before the grant is handed out.
                 Ok(grant) => Ok(Step::Settled(Ok(Taken {
@@ -102,7 +107,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                     {
                         // SAFETY: the caller guarantees that the waiter is idle and not shared;
                         // `head` is the head of its key's list.
-                        unsafe { self.enter(lists, waiter, head, End::Tail) };
+                        unsafe { self.enter(lists, waiter, head, At::Tail) };
                         mark.bits = 0;
                         return Step::Wait;
                     }
@@ -110,7 +115,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
             }
         } else {
-            Err(Asked::not_yet(now))
+            Err(Asked::not_yet(now, is_outranking(head, priority)))
         };
         mark.bits = 0;
         match step {
@@ -133,15 +138,17 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         key: Key<Q>,
         head: Option<NonNull<Waiter<Key<Q>>>>,
         request: Request,
+        priority: Priority,
     ) -> bool {
         self.has_plain_options()
+            && lists.shard(key).is_last(head, priority)
             && !lists.closed
             // A request for more needs the limiter's capacity, to learn whether it can ever be
             // granted.
             && request.min <= 1
             && request.deadline == Timestamp::MAX
             && lists.counts.waiters < self.options.max_waiters
-            && lists.shard(key).room(head) + request.room() <= lists.max_permits
+            && lists.shard(key).line(head).room() + request.room() <= lists.max_permits
     }
 
     /// Returns whether the options leave a request as it is: the oldest comes first, and may wait
@@ -186,7 +193,10 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             self.wait_or_refuse(lists, batch, waiter, asked)
         });
         // A waiter that is chosen to drive while it enters drives at once.
-        if Q::Clock::WAKES && matches!(step, Step::Wait) && lists.is_driven_by(waiter) {
+        if Q::Clock::WAKES
+            && matches!(step, Step::Wait | Step::Passes)
+            && lists.is_driven_by(waiter)
+        {
             *drives = true;
             // SAFETY: the waiter has entered a list, and this call holds the lock.
             unsafe { lists.waits.get(waiter).rewake(batch.untell_driver()) };
@@ -221,12 +231,13 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             return self.reject(key, now, exceeds(&*limiter, min));
         }
         let terms = self.terms(lists, key, now, request.deadline);
+        let place = Place {
+            // SAFETY: the waiter is filled, as the caller guarantees.
+            priority: unsafe { Waiter::priority(waiter) },
+            goes_first: terms.goes_first,
+        };
         let retry = |lists: &Lists<Q::Source>| {
-            let ahead = if terms.goes_first {
-                0
-            } else {
-                lists.permits(key)
-            };
+            let ahead = lists.before(key, place).permits();
             earliest(&*limiter, now, ahead, min)
         };
         let deadline = terms.deadline;
@@ -236,11 +247,15 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 return self.reject_late(lists, key, &terms, now, min, retry);
             }
         }
-        match self.make_room(lists, batch, key, request, &terms, now) {
+        match self.make_room(lists, batch, (key, place), request, now) {
             Room::Found => {
                 // SAFETY: the caller guarantees the contract of `enqueue`.
-                unsafe { self.enter_timed(lists, waiter, asked, &terms) };
-                return Step::Wait;
+                unsafe { self.enter_timed(lists, waiter, asked, &terms, place) };
+                return if asked.passes {
+                    Step::Passes
+                } else {
+                    Step::Wait
+                };
             }
             Room::LaterInThisCall => return Step::Again,
             Room::None => {}
@@ -296,34 +311,39 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         self.reject(key, now, rejected)
     }
 
-    /// Finds room for a new request. If it goes first, evicts the waiters that would be served last
-    /// until it fits.
+    /// Finds room for a new request. Evicts the waiters that would be served last, if they are
+    /// behind it, until it fits.
     #[inline(always)]
     fn make_room(
         &self,
         lists: &mut Lists<Q::Source>,
         batch: &mut WakeBatch,
-        key: Key<Q>,
+        (key, place): (Key<Q>, Place),
         request: Request,
-        terms: &Terms,
         now: Timestamp,
     ) -> Room {
         let (options, max_permits) = (self.options, lists.max_permits);
         let fits = |lists: &Lists<Q::Source>| {
-            let line = lists.room(key);
+            let line = lists.line(key).room();
             lists.counts.waiters < options.max_waiters && line + request.room() <= max_permits
         };
-        if options.max_waiters == 0 || request.room() > max_permits {
+        // None is evicted if the request does not fit after all.
+        let least = lists.before(key, place).room() + request.room();
+        if options.max_waiters == 0 || least > max_permits {
             return Room::None;
         }
-        while terms.goes_first && !fits(lists) {
+        while !fits(lists) {
             let Some(head) = lists.head(key) else {
                 break;
             };
+            let last = lists.shard(key).last(head);
+            // SAFETY: the waiter is linked, so it is filled.
+            if place.is_behind(unsafe { Waiter::priority(last) }) {
+                break;
+            }
             if batch.is_full() {
                 return Room::LaterInThisCall;
             }
-            let last = lists.shard(key).last(head);
             self.settle(lists, batch, last, State::Evicted, None, now);
             lists.counts.evicted = lists.counts.evicted.wrapping_add(1);
         }
@@ -342,6 +362,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         waiter: NonNull<Waiter<Key<Q>>>,
         asked: Asked,
         terms: &Terms,
+        place: Place,
     ) {
         // SAFETY: the caller guarantees that the waiter is idle and not shared. `enter` links it;
         // `head` is linked as well. So `get` and `schedule` are called with waiters that are in a
@@ -349,20 +370,20 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         unsafe {
             let (key, _) = Waiter::asks(waiter);
             let head = lists.head(key);
-            let end = if terms.goes_first {
-                End::Head
-            } else {
-                End::Tail
-            };
+            let at = lists.shard(key).place(head, place);
             if Self::SHEDS {
                 Waiter::set_terms(waiter, terms);
             }
-            self.enter(lists, waiter, head, end);
+            self.enter(lists, waiter, head, at);
             let next_try = if Q::Source::HAS_TOTAL {
                 self.enter_round(lists, waiter, asked)
             } else {
                 asked.next_try
             };
+            if asked.passes {
+                // It may fit where the head before did not.
+                self.pending.add(Self::bit(key));
+            }
             lists.waits.get(waiter).set_next_try(next_try);
             let delay = self.jitter(lists, asked.now);
             lists.schedule(waiter, delay);
@@ -392,12 +413,17 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 
     /// Returns the number of permits queued before a new request.
-    pub(super) fn ahead(&self, lists: &Lists<Q::Source>, key: Key<Q>, now: Timestamp) -> u64 {
-        if self.terms(lists, key, now, Timestamp::MAX).goes_first {
-            0
-        } else {
-            lists.permits(key)
-        }
+    pub(super) fn ahead(
+        &self,
+        lists: &Lists<Q::Source>,
+        (key, priority): (Key<Q>, Priority),
+        now: Timestamp,
+    ) -> u64 {
+        let place = Place {
+            priority,
+            goes_first: self.terms(lists, key, now, Timestamp::MAX).goes_first,
+        };
+        lists.before(key, place).permits()
     }
 
     /// Returns whether no request is ahead of a new one that may wait, whose list has the head
@@ -408,10 +434,12 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         lists: &mut Lists<Q::Source>,
         key: Key<Q>,
         head: Option<NonNull<Waiter<Key<Q>>>>,
+        priority: Priority,
         now: Timestamp,
     ) -> bool {
-        self.comes_first(lists, head)
+        self.comes_first(lists, head, priority)
             || Self::SHEDS
+                && !is_outranked(head, priority)
                 && self.options.order.depends_on_load()
                 && (!Q::Source::HAS_TOTAL || lists.waits.is_round_empty())
                 && self.terms(lists, key, now, Timestamp::MAX).goes_first
@@ -429,7 +457,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         lists: &mut Lists<Q::Source>,
         waiter: NonNull<Waiter<Key<Q>>>,
         head: Option<NonNull<Waiter<Key<Q>>>>,
-        end: End,
+        at: At<Key<Q>>,
     ) {
         // SAFETY: the waiter is idle and not shared, as the caller guarantees, so its locked fields
         // belong to this call until it is linked.
@@ -438,8 +466,9 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             if Q::Hook::TIMES {
                 Waiter::own(waiter).since = self.clock.now();
             }
-            lists.shard(key).enter(waiter, head, end);
-            if let (true, End::Head, Some(old)) = (Q::Source::HAS_TOTAL, end, head) {
+            let is_head = matches!(at, At::Head);
+            lists.shard(key).enter(waiter, head, at);
+            if let (true, true, Some(old)) = (Q::Source::HAS_TOTAL, is_head, head) {
                 lists.waits.hand_turn(old, waiter);
             }
             if head.is_none() {
@@ -468,6 +497,8 @@ enum Room {
 pub(super) struct Asked {
     pub(super) now: Timestamp,
     pub(super) next_try: NextTry,
+    /// Whether the limiter was not asked, because the request goes before others by its priority.
+    passes: bool,
     /// Whether the limiter denies the request however many permits are free.
     is_refused: bool,
     /// Whether only the limit of all keys denies the request.
@@ -477,10 +508,11 @@ pub(super) struct Asked {
 impl Asked {
     /// The limiter was not asked, because other requests come first.
     #[inline(always)]
-    const fn not_yet(now: Timestamp) -> Self {
+    const fn not_yet(now: Timestamp, passes: bool) -> Self {
         Self {
             now,
             next_try: NextTry::ON_RELEASE,
+            passes,
             is_refused: false,
             is_ready: false,
         }
@@ -492,7 +524,7 @@ impl Asked {
         Self {
             next_try,
             is_refused: matches!(denied, Denied::Refused { .. }),
-            ..Self::not_yet(now)
+            ..Self::not_yet(now, false)
         }
     }
 }
@@ -501,6 +533,8 @@ impl Asked {
 pub(super) enum Step<'q, Q: QueueConfig> {
     Settled(Result<Taken<'q, Q>, Rejected>),
     Wait,
+    /// It waits before all others of its list, and is granted after the unlock if it fits.
+    Passes,
     /// Waiters have ended: something was due, or the batch of evicted waiters is full. Their wakers
     /// run first; then the request is admitted again.
     Again,

@@ -25,7 +25,7 @@ use crate::waiting::panics::unless_unwinding;
 use crate::waiting::queue_clock::Wakes;
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::rejected::Rejected;
-use crate::waiting::wait_list::{End, Locked, Request, State, Waiter};
+use crate::waiting::wait_list::{At, Locked, Request, State, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
@@ -59,6 +59,15 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 Step::Wait => {
                     mem::forget(newcomer);
                     return None;
+                }
+                Step::Passes => {
+                    mem::forget(newcomer);
+                    // SAFETY: the waiter was put into a list, so its future keeps it valid, and its
+                    // outcome has not been taken.
+                    return unsafe {
+                        let is_settled = Waiter::state(waiter) != State::Waiting;
+                        is_settled.then(|| self.outcome_of_settled(waiter))
+                    };
                 }
                 Step::Settled(outcome) => {
                     // The drop of the waker may panic. Then the drop of `outcome` returns the
@@ -107,15 +116,31 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 return None;
             }
         }
+        // SAFETY: the waiter is settled, and the caller guarantees the rest.
+        Some(unsafe { self.outcome_of_settled(waiter) })
+    }
+
+    /// Returns the outcome of a settled waiter.
+    ///
+    /// # Safety
+    ///
+    /// The waiter was put into a list of this queue and is settled, and its outcome has not been
+    /// taken since.
+    unsafe fn outcome_of_settled(
+        &self,
+        waiter: NonNull<Waiter<Key<Q>>>,
+    ) -> Result<Grant, Rejected> {
         // SAFETY: the waiter is valid and settled, so it belongs to the caller.
         let (state, (key, request)) = unsafe { (Waiter::state(waiter), Waiter::asks(waiter)) };
         let (permits, limiter) = (request.min, self.source.at(key));
         let retry = || {
             let now = self.clock.now();
-            let ahead = self.with_lists(|lists| self.ahead(lists, key, now));
+            // SAFETY: the waiter is filled, as the caller guarantees.
+            let priority = unsafe { Waiter::priority(waiter) };
+            let ahead = self.with_lists(|lists| self.ahead(lists, (key, priority), now));
             earliest(&*limiter, now, ahead, permits)
         };
-        Some(match state {
+        match state {
             State::Granted => {
                 // SAFETY: the waiter is settled, so it belongs to the caller. No other reference to
                 // its locked fields is in use.
@@ -137,7 +162,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 retry: retry(),
             }),
             _ => Err(Rejected::Closed { permits }),
-        })
+        }
     }
 
     /// Reports the end of a wait to the hook, if the request was queued.
@@ -198,7 +223,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             let head = drainers.heads().next();
             // SAFETY: the waiter is idle and not shared, as the caller guarantees; `head` is the
             // head of the only list of `drainers`.
-            unsafe { drainers.enter(waiter, head, End::Tail) };
+            unsafe { drainers.enter(waiter, head, At::Tail) };
             lists.occupied |= DRAINED;
             true
         })
