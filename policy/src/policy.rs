@@ -12,6 +12,7 @@
 
 pub(crate) mod active;
 pub(crate) mod activity;
+pub(crate) mod answer;
 pub(crate) mod consider;
 pub(crate) mod outcome;
 pub(crate) mod owned;
@@ -27,7 +28,8 @@ use portcullis_core::keyed::Address;
 use portcullis_core::{Clock, Denied, Retry, Timestamp};
 
 use self::active::{Active, Unasked, Verdict};
-use self::outcome::{Outcome, RuleAnswer, Status, compare_shares};
+use self::answer::RuleAnswer;
+use self::outcome::{Outcome, Status, compare_shares};
 use self::plan::{State, check, fit};
 use self::several::Part;
 use self::stored::DeniedInStore;
@@ -352,10 +354,10 @@ impl Policy {
                 ControlFlow::Continue(())
             } else {
                 let parts = &mut decision.parts;
-                (parts.outcome, parts.place, parts.rule) = (outcome, verdict.place(), Some(rule));
+                parts.decided_by(rule, outcome, verdict.place());
                 ControlFlow::Break(())
             };
-            watch(self.answer(rule, outcome, verdict.place()));
+            watch(RuleAnswer::of(active, rule, outcome, verdict.place()));
             flow
         });
         if let Err(error) = visited {
@@ -763,16 +765,43 @@ struct Parts {
     now: Timestamp,
     cost: u32,
     outcome: Outcome,
-    rule: Option<u32>,
+    own: Option<Own>,
     /// Where the state of the request's key is, if the rule has any.
     place: Option<Place>,
     /// Shadow rules whose `at_once` permits are held, if there are any.
     shadows: Option<[Option<(u32, Place)>; MAX_SHADOWS]>,
     shadow_denied: Option<ShadowDenial>,
-    /// Whether a limit of an override, in a store, denied.
-    is_overridden_in_store: bool,
     /// The other rules that the request is limited by, in order.
     others: Option<Arc<Vec<Part>>>,
+}
+
+/// The rule that decides, and in the highest bit whether a limit of an override, in a store, has
+/// denied. So a decision is as large as without this bit.
+#[derive(Clone, Copy)]
+struct Own(u32);
+
+impl Own {
+    const OVERRIDDEN_IN_STORE: u32 = 1 << 31;
+
+    #[inline(always)]
+    const fn of(rule: u32) -> Self {
+        Self(rule)
+    }
+
+    #[inline(always)]
+    const fn rule(self) -> u32 {
+        self.0 & !Self::OVERRIDDEN_IN_STORE
+    }
+
+    /// Returns the index of a rule that has decided in this process, so that no store has denied.
+    #[inline(always)]
+    const fn in_process(self) -> usize {
+        self.0 as usize
+    }
+
+    const fn is_overridden_in_store(self) -> bool {
+        self.0 & Self::OVERRIDDEN_IN_STORE != 0
+    }
 }
 
 /// A shadow rule that would have denied a request, and by which limit.
@@ -797,6 +826,23 @@ impl ShadowDenial {
 }
 
 impl Parts {
+    /// Notes which rule decides, and how.
+    #[inline(always)]
+    const fn decided_by(&mut self, rule: u32, outcome: Outcome, place: Option<Place>) {
+        self.outcome = outcome;
+        self.place = place;
+        self.own = Some(Own::of(rule));
+    }
+
+    /// The rule that decides.
+    #[inline(always)]
+    const fn rule(&self) -> Option<u32> {
+        match self.own {
+            Some(own) => Some(own.rule()),
+            None => None,
+        }
+    }
+
     /// Before any rule was asked.
     #[inline(always)]
     const fn new(now: Timestamp, cost: u32) -> Self {
@@ -804,11 +850,10 @@ impl Parts {
             now,
             cost,
             outcome: Outcome::NoRule,
-            rule: None,
+            own: None,
             place: None,
             shadows: None,
             shadow_denied: None,
-            is_overridden_in_store: false,
             others: None,
         }
     }
@@ -925,14 +970,14 @@ impl<'p> Decision<'p> {
     /// one that denied.
     pub(crate) fn answers(&self) -> impl Iterator<Item = RuleAnswer<'p>> {
         let (policy, is_taken) = (self.policy, self.is_taken());
-        let (own, outcome) = (self.parts.rule, self.parts.outcome);
-        let is_overridden = self.parts.is_overridden_in_store;
+        let (own, outcome) = (self.parts.own, self.parts.outcome);
         let of = move |(rule, place): (u32, _)| {
-            let is_own = Some(rule) == own;
+            let own = own.filter(|own| own.rule() == rule);
+            let is_own = own.is_some();
             let outcome = if is_own { outcome } else { Outcome::Allowed };
-            let mut answer = policy.answer(rule, outcome, place);
-            answer.is_overridden |= is_own && is_overridden;
-            (is_own || is_taken).then_some(answer)
+            let answer = policy.answer(rule, outcome, place);
+            (is_own || is_taken)
+                .then(|| answer.in_store(own.is_some_and(Own::is_overridden_in_store)))
         };
         self.asked().filter_map(of)
     }
@@ -1011,7 +1056,7 @@ impl<'p> Decision<'p> {
             limit: Some(limit), ..
         } = self.parts.outcome
         {
-            return self.status_of((self.parts.rule?, self.parts.place?), limit);
+            return self.status_of((self.parts.rule()?, self.parts.place?), limit);
         }
         self.statuses().min_by(|a, b| {
             let left = |status: &Status<'_>| (status.remaining, status.limit.capacity());
@@ -1138,7 +1183,7 @@ impl<'p> Decision<'p> {
     pub fn is_overridden(&self) -> bool {
         let active = self.active();
         let is_overridden = active.is_some_and(|active| active.is_overridden(self.parts.place));
-        is_overridden || self.parts.is_overridden_in_store
+        is_overridden || self.parts.own.is_some_and(Own::is_overridden_in_store)
     }
 
     /// Returns the index of the rule that decided, in [`Policy::rules`].
@@ -1152,7 +1197,7 @@ impl<'p> Decision<'p> {
     /// assert_eq!(decision.rule_index(), Some(1));
     /// ```
     pub fn rule_index(&self) -> Option<usize> {
-        Some(self.parts.rule? as usize)
+        Some(self.parts.rule()? as usize)
     }
 
     /// Notes what a store decided: the rule and its limit that denied, if one did. Then what was
@@ -1170,7 +1215,8 @@ impl<'p> Decision<'p> {
         };
         self.give_back_others(clock);
         self.decide_by(rule);
-        self.parts.is_overridden_in_store = instead.is_some();
+        let overridden = instead.map_or(0, |_| Own::OVERRIDDEN_IN_STORE);
+        self.parts.own = Some(Own(rule | overridden));
         self.parts.outcome = Outcome::Denied {
             limit: Some(limit),
             denied: Denied::Exhausted { now, permits },
@@ -1205,8 +1251,11 @@ impl<'p> Decision<'p> {
 
     /// The state of the request's key, and where in it.
     pub(crate) fn state(&self) -> Option<(&'p Store, Address)> {
-        let place = self.parts.place?;
-        Some((self.active()?.store_at(place), place.at))
+        let (place, rule) = (self.parts.place?, self.parts.own?);
+        Some((
+            self.policy.rules[rule.in_process()].store_at(place),
+            place.at,
+        ))
     }
 
     /// Notes that the rule that denied has granted the permits at `now`, after a wait, and takes
@@ -1215,7 +1264,7 @@ impl<'p> Decision<'p> {
     #[cfg(feature = "queue")]
     pub(crate) fn grant_at(&mut self, now: Timestamp, can_wait: &mut bool) -> bool {
         if self.parts.others.is_some() {
-            self.take_from_all(now, &mut How::OrWait(can_wait), self.parts.rule);
+            self.take_from_all(now, &mut How::OrWait(can_wait), self.parts.rule());
             return self.is_taken();
         }
         self.parts.now = now;
@@ -1261,7 +1310,7 @@ impl<'p> Decision<'p> {
     }
 
     pub(crate) fn active(&self) -> Option<&'p Active> {
-        Some(&self.policy.rules[self.parts.rule? as usize])
+        Some(&self.policy.rules[self.parts.rule()? as usize])
     }
 }
 
@@ -1274,8 +1323,8 @@ impl Parts {
     /// Returns the permits of limits at once.
     #[inline]
     fn release(&self, policy: &Policy) {
-        if let (Outcome::Allowed, Some(place), Some(rule)) = (self.outcome, self.place, self.rule) {
-            let store = policy.rules[rule as usize].store_at(place);
+        if let (Outcome::Allowed, Some(place), Some(rule)) = (self.outcome, self.place, self.own) {
+            let store = policy.rules[rule.in_process()].store_at(place);
             store.release(place.at, self.cost);
         }
         if self.shadows.is_some() || self.others.is_some() {
@@ -1286,9 +1335,9 @@ impl Parts {
     /// Whether permits return by release.
     #[inline]
     fn holds_permits(&self, policy: &Policy) -> bool {
-        let of_rule = || match (self.outcome, self.place, self.rule) {
+        let of_rule = || match (self.outcome, self.place, self.own) {
             (Outcome::Allowed, Some(place), Some(rule)) => {
-                policy.rules[rule as usize].store_at(place).releases()
+                policy.rules[rule.in_process()].store_at(place).releases()
             }
             _ => false,
         };

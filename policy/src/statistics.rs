@@ -15,7 +15,8 @@ use crate::frequent::{Entry, Frequent};
 use crate::key::KeyOf;
 use crate::key::{Key, KeyValues};
 use crate::path::PathRules;
-use crate::policy::outcome::{Outcome, RuleAnswer};
+use crate::policy::answer::RuleAnswer;
+use crate::policy::outcome::Outcome;
 use crate::policy::{Decision, Policy};
 use crate::request::Request;
 use crate::rule::MAX_LIMITS;
@@ -313,7 +314,7 @@ impl Statistics {
                 ..
             } => add(&counts.crowded),
             Outcome::Denied { limit: None, .. } => add(&counts.penalized),
-            Outcome::Denied { .. } if answer.is_overridden => add(&counts.overridden),
+            Outcome::Denied { .. } if answer.is_overridden() => add(&counts.overridden),
             Outcome::Denied {
                 limit: Some(limit), ..
             } => add(&counts.by_limit[limit]),

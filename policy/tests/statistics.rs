@@ -106,7 +106,7 @@ fn counts_are_those_of_the_decisions() {
                     denied: Denied::Crowded { .. },
                     ..
                 } => "crowded".into(),
-                Outcome::Denied { .. } if answer.is_overridden => "overridden".into(),
+                Outcome::Denied { .. } if answer.is_overridden() => "overridden".into(),
                 Outcome::Denied {
                     limit: Some(limit), ..
                 } => format!("limit {limit}"),

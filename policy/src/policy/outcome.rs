@@ -14,40 +14,6 @@ use crate::request::Request;
 use crate::rule::OnMissing;
 use crate::rule::Rule;
 
-/// The answer of one rule to a request: what [`Policy::decide_watched_at`] reports.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct RuleAnswer<'p> {
-    /// The rule.
-    pub rule: &'p Rule,
-    /// Its index in [`Policy::rules`].
-    pub index: usize,
-    /// [`Outcome::Allowed`], [`Exempt`](Outcome::Exempt), [`NoAddress`](Outcome::NoAddress),
-    /// [`Unidentified`](Outcome::Unidentified) or [`Denied`](Outcome::Denied). The outcome of a
-    /// shadow rule is what it would decide.
-    pub outcome: Outcome,
-    /// Whether its limits are those of an [override](Rule::override_key) for the request's key.
-    /// `false` before a counter store has answered.
-    pub is_overridden: bool,
-}
-
-impl<'p> RuleAnswer<'p> {
-    #[inline]
-    pub(crate) const fn of(
-        rule: &'p Rule,
-        index: u32,
-        outcome: Outcome,
-        is_overridden: bool,
-    ) -> Self {
-        Self {
-            rule,
-            index: index as usize,
-            outcome,
-            is_overridden,
-        }
-    }
-}
-
 /// What was decided.
 ///
 /// ```

@@ -26,8 +26,9 @@ use portcullis_core::keyed::RefundTime;
 use portcullis_core::{Clock, Timestamp};
 
 use super::active::{Unasked, Verdict};
-use super::outcome::{Outcome, RuleAnswer};
-use super::{Decision, Parts, Policy};
+use super::answer::RuleAnswer;
+use super::outcome::Outcome;
+use super::{Decision, Own, Parts, Policy};
 use crate::hold::OfRule;
 use crate::overrides::Place;
 use crate::path::{PathError, Reading};
@@ -102,10 +103,10 @@ impl Policy {
     ) {
         let mut later = Later {
             from: usize::MAX,
-            last: decision.parts.rule.unwrap_or(u32::MAX),
-            are_any: decision.parts.rule.is_some(),
+            last: decision.parts.rule().unwrap_or(u32::MAX),
+            are_any: decision.parts.own.is_some(),
         };
-        if decision.parts.rule.is_none() {
+        if decision.parts.own.is_none() {
             let asks = asks.as_deref_mut();
             self.decide_by_several(of, &mut later, how, asks, watch, decision);
         }
@@ -145,7 +146,7 @@ impl Policy {
             refused = refused.or(Some((rule as u32, Outcome::Stored)));
         }
         if let Some((rule, outcome)) = refused {
-            (decision.parts.rule, decision.parts.outcome) = (Some(rule), outcome);
+            (decision.parts.own, decision.parts.outcome) = (Some(Own::of(rule)), outcome);
             watch(self.answer(rule, outcome, None));
         } else if !parts.is_empty() {
             decision.parts.others = Some(Arc::new(parts));
@@ -188,7 +189,7 @@ impl Policy {
                 Err(Unasked::Skipped) => return ControlFlow::Continue(()),
                 Err(Unasked::Exempt) => {
                     // It is the last word if no other rule is asked.
-                    decision.parts.rule = Some(rule);
+                    decision.parts.own = Some(Own::of(rule));
                     decision.parts.outcome = Outcome::Exempt;
                     watch(self.answer(rule, Outcome::Exempt, None));
                 }
@@ -233,7 +234,7 @@ impl Policy {
                 return ControlFlow::Continue(());
             }
             if is_denied {
-                let is_behind = Some(rule) > decision.parts.rule;
+                let is_behind = Some(rule) > decision.parts.rule();
                 // One that is not continuing would have been the last one.
                 let takes_none =
                     || active.rule.is_continuing && !active.denies(request, now, self.path_rules);
@@ -256,8 +257,7 @@ impl Policy {
     }
 
     pub(super) fn answer(&self, rule: u32, outcome: Outcome, at: Option<Place>) -> RuleAnswer<'_> {
-        let active = &self.rules[rule as usize];
-        RuleAnswer::of(&active.rule, rule, outcome, active.is_overridden(at))
+        RuleAnswer::of(&self.rules[rule as usize], rule, outcome, at)
     }
 
     /// Takes `n` permits from each of the rules, or from none, but from the one that has `granted`
@@ -346,7 +346,7 @@ impl Decision<'_> {
         };
         self.parts.outcome = outcome;
         let part = parts.remove(decides);
-        (self.parts.rule, self.parts.place) = (Some(part.rule), part.place);
+        (self.parts.own, self.parts.place) = (Some(Own::of(part.rule)), part.place);
         if let How::Hold(held) = how {
             **held = part.held;
         }
@@ -358,7 +358,7 @@ impl Decision<'_> {
     fn take_parts(&mut self) -> Vec<Part> {
         let others = self.parts.others.take();
         let mut parts = others.and_then(Arc::into_inner).unwrap_or_default();
-        if let Some(rule) = self.parts.rule.take()
+        if let Some(rule) = self.parts.own.take().map(Own::rule)
             && self.parts.outcome != Outcome::Exempt
         {
             let at = parts.partition_point(|part| part.rule < rule);
@@ -386,9 +386,9 @@ impl Decision<'_> {
     /// Each rule that the request is limited by, in order, and where the state of its key is.
     pub(crate) fn asked(&self) -> impl Iterator<Item = (u32, Option<Place>)> {
         let others = self.others();
-        let at = others.partition_point(|part| Some(part.rule) < self.parts.rule);
+        let at = others.partition_point(|part| Some(part.rule) < self.parts.rule());
         let (before, after) = others.split_at(at);
-        let own = self.parts.rule.map(|rule| (rule, self.parts.place));
+        let own = self.parts.rule().map(|rule| (rule, self.parts.place));
         let of = |part: &Part| (part.rule, part.place);
         before.iter().map(of).chain(own).chain(after.iter().map(of))
     }
@@ -411,7 +411,7 @@ impl Decision<'_> {
         parts.retain(|part| !part.is_stored);
         self.parts.outcome = Outcome::NoRule;
         if let Some(part) = parts.pop() {
-            (self.parts.rule, self.parts.place) = (Some(part.rule), part.place);
+            (self.parts.own, self.parts.place) = (Some(Own::of(part.rule)), part.place);
             self.parts.outcome = Outcome::Allowed;
         }
         self.parts.others = (!parts.is_empty()).then(|| Arc::new(parts));
@@ -429,7 +429,7 @@ impl Decision<'_> {
         let mut parts = self.take_parts();
         if let Some(at) = parts.iter().position(|part| part.rule == rule) {
             let part = parts.remove(at);
-            (self.parts.rule, self.parts.place) = (Some(part.rule), part.place);
+            (self.parts.own, self.parts.place) = (Some(Own::of(part.rule)), part.place);
         }
         self.parts.others = (!parts.is_empty()).then(|| Arc::new(parts));
     }
