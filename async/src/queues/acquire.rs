@@ -154,15 +154,19 @@ impl<P: Anchored> Acquire<P> {
     /// Sets which requests of the wait list come first: those of a higher priority, however long
     /// the others wait. The default is [`Priority::Normal`]. Needs the feature `shedding`.
     ///
-    /// - Among the requests of one priority, the order is that of the queue.
-    /// - If the queue is full, a request evicts those of a lower priority that would be granted
-    ///   last, but none if it does not fit then.
-    /// - A try counts as a request of normal priority.
+    /// - Among the requests of one priority, the order is that of the queue. In an order in which
+    ///   new requests go first, they take free permits ahead of all that wait, whatever their
+    ///   priority.
+    /// - If the queue is full, a request that has to wait evicts those of a lower priority that
+    ///   would be granted last. It evicts none if it does not fit then, unless others enter at the
+    ///   same time. Only requests of the same key are evicted.
+    /// - A try takes nothing while any request of its list waits, also one of a low priority.
     /// - In a [`KeyedQueue`](crate::KeyedQueue) the priority orders the requests of a key. Keys
     ///   take turns by their weights, whatever the priorities.
     ///
     /// Nothing bounds how long a request of a low priority waits, but its deadline and
-    /// [`with_shedding`](crate::Queue::with_shedding).
+    /// [`with_shedding`](crate::Queue::with_shedding). A deadline is judged when the request
+    /// enters: if others go before it later, it waits until its deadline.
     ///
     /// **Cost**: a comparison in a list with one priority. In a list with several, as many steps as
     /// there are priorities, to enter and to leave.
@@ -184,14 +188,7 @@ impl<P: Anchored> Acquire<P> {
     /// assert!(user.is_settled() && !backup.is_settled());
     /// ```
     #[cfg(feature = "shedding")]
-    pub fn priority(mut self, priority: Priority) -> Self {
-        if let Some(queue) = self
-            .queue
-            .as_deref()
-            .filter(|_| priority != Priority::Normal)
-        {
-            queue.wait_queue().note_ranks();
-        }
+    pub const fn priority(mut self, priority: Priority) -> Self {
         // The future can still be moved, so the waiter is in no list.
         self.wait.set_priority(priority);
         self
@@ -387,7 +384,7 @@ impl<P: Anchored> Acquire<P> {
             // SAFETY: the waiter has just been filled and is pinned, and `drop` cancels it.
             unsafe { wait_queue.enqueue(waiter, &mut drives) }
         };
-        if ClockOf::<P>::WAKES && drives && outcome.is_none() {
+        if ClockOf::<P>::WAKES && drives {
             // SAFETY: the waiter was put into a list of this queue, and the future has not
             // completed.
             outcome = unsafe { wait_queue.drive_for(this.wait.waiter(), waker) };

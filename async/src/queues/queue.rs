@@ -50,7 +50,8 @@ use crate::waiting::wait_queue::ask::{earliest, tell_denial};
 ///   the head makes smaller ones behind it wait.
 /// - If the queue has no room for the request, the request fails immediately with
 ///   [`Rejected`](crate::Rejected), which says when to retry. In [newest-first
-///   order](Order::NewestFirst) the oldest requests are evicted instead, to make room.
+///   order](Order::NewestFirst) the oldest requests are evicted instead, to make room, and in each
+///   order those of a lower priority (`Acquire::priority`).
 /// - Dropping the future cancels the request.
 ///
 /// **Bound.** The limiter's own. The requests that wait ask for at most
@@ -517,7 +518,9 @@ impl<L: QueueLimiter, C: QueueClock, R: RawLock, H: Hook> Queue<L, C, R, H> {
     fn pass(&self, now: Timestamp, n: u32) -> Result<(), Denied> {
         if self.wait_queue.is_closed() {
             Err(Denied::Closed { permits: n })
-        } else if self.wait_queue.may_be_behind(()) && !self.wait_queue.is_free(()) {
+        } else if self.wait_queue.options.order != Order::NewestFirst
+            && self.wait_queue.is_waited_for(())
+        {
             Err(Denied::Exhausted { now, permits: n })
         } else {
             Ok(())

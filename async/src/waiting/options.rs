@@ -19,7 +19,8 @@ use crate::waiting::shedding::{Shedding, Stored};
 pub enum Order {
     /// The oldest request first, strictly in order. While a request waits, later requests are
     /// granted nothing, even if permits are free. When the queue is full, new requests are
-    /// rejected.
+    /// rejected. Only a request of a higher priority (`Acquire::priority`) goes before others, and
+    /// evicts them.
     OldestFirst,
     /// The newest request first. New requests take free permits ahead of the waiters. When the
     /// queue is full, a new request evicts those that have waited longest.

@@ -44,8 +44,8 @@ pub enum Rejected {
         /// When to retry.
         retry: Retry,
     },
-    /// A newer request took the place of this one. Only in a queue that serves the newest request
-    /// first, always or while it is overloaded.
+    /// A newer request took the place of this one: one of a higher priority, or in a queue that
+    /// serves the newest request first, always or while it is overloaded, also one of the same.
     Evicted {
         /// The permits that were requested.
         permits: u32,

@@ -23,7 +23,7 @@
 mod groups;
 
 use self::groups::Group;
-pub(crate) use self::groups::{is_outranked, is_outranking};
+pub(crate) use self::groups::is_outranking;
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomPinned;

@@ -81,12 +81,10 @@ use crate::waiting::list_key::ListKey;
 use crate::waiting::options::{Options, Order};
 use crate::waiting::panics::{Panic, quietly, unless_unwinding};
 use crate::waiting::pending_releases::PendingReleases;
-use crate::waiting::priority::{HAS_PRIORITIES, Place, Priority};
+use crate::waiting::priority::Place;
 use crate::waiting::queue_config::{Key, QueueConfig, QueueTypes};
 use crate::waiting::timer_heap::TimerHeap;
-use crate::waiting::wait_list::{
-    Event, Line, Request, Shard, Shards, State, WaitLists, Waiter, is_outranked,
-};
+use crate::waiting::wait_list::{Event, Line, Request, Shard, Shards, State, WaitLists, Waiter};
 use crate::waiting::wake_batch::WakeBatch;
 
 /// A wait queue: limiters, and the requests that wait for their permits.
@@ -102,8 +100,6 @@ pub struct WaitQueue<Q: QueueTypes> {
     pending: PendingReleases,
     /// Whether any request waits. Written inside the lock only.
     has_waiters: AtomicBool,
-    /// Whether any request has ever had another priority than the usual one.
-    has_ranks: AtomicBool,
     /// The number of permits that waiters request, saturated. Written inside the lock only.
     queued: AtomicU32,
     /// The number of times a driver that sets the timer has called `next`, wrapping. Written inside
@@ -194,7 +190,6 @@ impl<Q: QueueTypes> WaitQueue<Q> {
                 gate: AtomicUsize::new(0),
                 pending: PendingReleases::new(),
                 has_waiters: AtomicBool::new(false),
-                has_ranks: AtomicBool::new(false),
                 queued: AtomicU32::new(0),
                 turns: AtomicU32::new(0),
                 lists: Mutex::new(lock, Lists::new(max_permits)),
@@ -242,7 +237,6 @@ impl<Q: QueueTypes> WaitQueue<Q> {
             gate,
             pending,
             has_waiters,
-            has_ranks,
             queued,
             turns,
             lists,
@@ -256,7 +250,6 @@ impl<Q: QueueTypes> WaitQueue<Q> {
             gate,
             pending,
             has_waiters,
-            has_ranks,
             queued,
             turns,
             lists,
@@ -844,13 +837,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         self.gate.load(Relaxed) & CLOSED != 0
     }
 
-    /// Returns whether requests may be ahead of a new one: those of its key, in newest-first order
-    /// only if any has had a priority; in any order those that wait for the limit of all
-    /// keys.
+    /// Returns whether requests may be ahead of a new one: those of its key, except in newest-first
+    /// order; in any order those that wait for the limit of all keys.
     #[inline(always)]
     pub(crate) fn may_be_behind(&self, key: Key<Q>) -> bool {
-        let is_newest_first = self.options.order == Order::NewestFirst;
-        if is_newest_first && !(HAS_PRIORITIES && self.has_ranks.load(Relaxed)) {
+        if self.options.order == Order::NewestFirst {
             Q::Source::HAS_TOTAL
                 && self.gate.load(Relaxed) & ROUND != 0
                 && self.has_waiters.load(Relaxed)
@@ -860,27 +851,16 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// Returns whether no request is ahead of a try, whose list has the head `head` and which has
-    /// this priority. A request that may wait comes first in an overloaded list as well: see
-    /// `comes_next`.
+    /// Returns whether no request is ahead of a try, whose list has the head `head`. A request that
+    /// may wait comes first in an overloaded list as well, and by its priority: see `comes_next`.
     #[inline(always)]
     fn comes_first(
         &self,
         lists: &mut Lists<Q::Source>,
         head: Option<NonNull<Waiter<Key<Q>>>>,
-        priority: Priority,
     ) -> bool {
-        let is_first = match self.options.order {
-            Order::NewestFirst => !is_outranked(head, priority),
-            _ => head.is_none(),
-        };
+        let is_first = self.options.order == Order::NewestFirst || head.is_none();
         is_first && (!Q::Source::HAS_TOTAL || lists.waits.is_round_empty())
-    }
-
-    /// Notes that a request has another priority than the usual one, before it looks.
-    #[cfg(feature = "shedding")]
-    pub(crate) fn note_ranks(&self) {
-        self.has_ranks.store(true, Relaxed);
     }
 
     /// Returns whether a request waits in a key's shard, or for the limit of all keys.
@@ -922,7 +902,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let mut batch = WakeBatch::new();
         let is_free = |lists: &mut Lists<Q::Source>, _: &mut _| {
             let head = lists.head(key);
-            self.comes_first(lists, head, Priority::Normal)
+            self.comes_first(lists, head)
         };
         let is_free = self
             .lists

@@ -942,15 +942,17 @@ impl Model {
         self.lists[key].remove(place);
         if self.lists[key].is_empty() {
             self.leave(key);
-        } else if was_head {
+        } else {
             self.bound_credit(key);
-            self.judge(key);
+            if was_head {
+                self.judge(key);
+            }
         }
         self.serve();
     }
 
-    /// Its head has left without a grant. What the key has saved for it is lost, but for what the
-    /// new one may have saved as well.
+    /// A request has left without a grant. What the key has saved for it is lost, but for what the
+    /// head may have saved as well.
     fn bound_credit(&mut self, key: usize) {
         if !self.ring.contains(&key) {
             return;
@@ -1072,4 +1074,34 @@ fn random_requests_are_granted_in_the_order_of_a_plain_round_robin_within_its_bo
         let free = queue.key(&KEYS).available();
         assert_eq!(free, model.total.min(each), "all permits are back");
     }
+}
+
+/// The key "a" has saved for a request for 100 permits, which newer ones have gone before.
+#[test]
+fn a_request_that_leaves_behind_others_takes_what_was_saved_for_it() {
+    let table = Keyed::for_keys(Concurrency::new(10_000), 100);
+    let total = TokenBucket::new(Rate::per_second(1_000), 100);
+    let queue = around(table, total).with_order(Order::NewestFirst);
+    now(queue.acquire("c", 100)).unwrap().forget();
+    let wait = |key, n| Task::waiting(queue.acquire(key, n));
+    let of_b: Vec<_> = (0..400).map(|_| wait("b", 1)).collect();
+    let large = wait("a", 100);
+    let run = |from, to| {
+        for at in from..=to {
+            queue.clock().set(millis(at));
+            queue.advance();
+        }
+    };
+    run(1, 90);
+    let of_a: Vec<_> = (0..100).map(|_| wait("a", 1)).collect();
+    drop(large);
+    let granted =
+        || [&of_a, &of_b].map(|all| all.iter().filter(|one| one.future().is_settled()).count());
+    let [a, b] = granted();
+    run(91, 190);
+    let [a, b] = [granted()[0] - a, granted()[1] - b];
+    assert!(
+        (49..=51).contains(&a) && (49..=51).contains(&b),
+        "{a} and {b} of 100"
+    );
 }

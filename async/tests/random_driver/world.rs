@@ -288,11 +288,7 @@ impl Newcomer {
 
     /// Whether a wait that queued earlier comes before it.
     fn is_behind<L>(&self, other: &Wait<L>) -> bool {
-        let is_before = match other.priority.cmp(&self.priority) {
-            Ordering::Greater => true,
-            Ordering::Less => false,
-            Ordering::Equal => self.goes_first == Some(false),
-        };
+        let is_before = self.goes_first == Some(false) && other.priority >= self.priority;
         is_before && other.key == self.key && other.end < self.start
     }
 }
@@ -1616,9 +1612,6 @@ impl<S: Subject> World<S> {
         self.note("try: key, permits", key as u64, n.into(), 0);
         let free = chance::paused(|| self.subject.grants(key, self.time(), n));
         let waited_for = self.is_waited_for(key);
-        let outranked = self.waits.borrow().iter().any(|wait| {
-            wait.key == key && wait.phase == Phase::Waiting && wait.priority > Priority::Normal
-        });
         let Some(outcome) = call(|| self.subject.try_acquire(key, n)) else {
             return;
         };
@@ -1626,12 +1619,10 @@ impl<S: Subject> World<S> {
         if plain {
             let may = free
                 && !self.closed.get()
-                && (self.config.settings.order == Order::NewestFirst && !outranked || !waited_for);
+                && (self.config.settings.order == Order::NewestFirst || !waited_for);
             // Keys that wait for a limit of all keys come before the try of another key.
             let may_wait = self.subject.has_total() && !self.waits.borrow().is_empty();
-            // To learn who comes first it takes the lock, and then serves those that wait.
-            let may_serve = self.config.priorities && self.config.leaves_later;
-            if outcome.is_ok() != may && !(may && (may_wait || may_serve)) {
+            if outcome.is_ok() != may && !(may && may_wait) {
                 fail(format!(
                     "a try is {:?}; free: {free}, waited for: {waited_for}",
                     outcome.as_ref().map(Leased::permits)

@@ -59,7 +59,7 @@ impl Model {
             .iter()
             .take_while(|other| is_behind(other))
             .count();
-        let asks = self.list.is_empty() || is_newest && at == 0;
+        let asks = is_newest || at == 0;
         // A request for none is judged as one for 1 permit.
         if asks && n.max(1) <= self.free {
             self.free -= n;
@@ -296,40 +296,39 @@ fn priorities_order_the_requests_of_a_key_and_not_its_turns() {
     assert_eq!(granted, ["b high", "c low", "b normal", "b low"]);
 }
 
-/// In newest-first order too, neither a try nor a request passes one of a higher priority.
+/// The queue has room for two permits, and the new request needs none of it.
 #[test]
-fn with_the_newest_first_none_passes_a_request_of_a_higher_priority() {
-    let queue = undriven(Concurrency::new(3), 9).with_order(Order::NewestFirst);
-    let held = now(queue.acquire(2)).unwrap();
-    let high = Task::waiting(queue.acquire(3).priority(Priority::High));
-    assert!(queue.try_acquire(1).is_err());
-    let normal = Task::waiting(queue.acquire(1));
-    drop(held);
-    assert!(high.future().is_settled() && !normal.future().is_settled());
-    drop(high);
-    assert!(normal.future().is_settled());
-    // Behind one of the usual priority, a try goes first and a low request does not.
-    let large = Task::waiting(queue.acquire(3));
-    let low = Task::waiting(queue.acquire(1).priority(Priority::Low));
-    assert!(queue.try_acquire(1).is_ok());
+fn a_request_that_is_granted_at_once_evicts_none_and_has_not_waited() {
+    let queue = undriven(Concurrency::new(3), 2);
+    let _held = now(queue.acquire(2)).unwrap();
+    let low = Task::waiting(queue.acquire(2).priority(Priority::Low));
+    let high = |deadline| {
+        queue
+            .acquire(1)
+            .priority(Priority::High)
+            .until(ms(deadline))
+    };
+    queue.clock().set(ms(10));
+    // Free permits are granted, also after the deadline.
+    for deadline in [5, 10, 15] {
+        drop(now(high(deadline)).unwrap());
+    }
     assert!(!low.future().is_settled());
-    drop((large, low, normal));
+    let counts = queue.counts();
+    assert_eq!((counts.granted, counts.evicted), (0, 0));
 }
 
-/// The list is overloaded, so new requests go first, but not before those of a higher priority.
+/// As new requests of any priority do in newest-first order.
 #[test]
-fn while_overloaded_none_passes_a_request_of_a_higher_priority() {
-    let queue = undriven(Concurrency::new(3), 9).with_order(Order::NewestWhileOverloaded);
-    let held = now(queue.acquire(2)).unwrap();
+fn with_the_newest_first_new_requests_take_what_is_free_whatever_their_priority() {
+    let queue = undriven(Concurrency::new(3), 9).with_order(Order::NewestFirst);
+    let _held = now(queue.acquire(2)).unwrap();
     let high = Task::waiting(queue.acquire(3).priority(Priority::High));
-    run_to(&queue, ms(101));
-    let older = Task::waiting(queue.acquire(1));
-    let newer = Task::waiting(queue.acquire(1));
-    drop(held);
-    assert!(high.future().is_settled() && !newer.future().is_settled());
-    let lease = high.outcome().unwrap();
-    drop(lease);
-    assert!(older.future().is_settled() && newer.future().is_settled());
+    let low = now(queue.acquire(1).priority(Priority::Low)).unwrap();
+    assert!(queue.try_acquire(1).is_err());
+    drop(low);
+    assert!(queue.try_acquire(1).is_ok());
+    assert!(!high.future().is_settled());
 }
 
 #[cfg(feature = "tokio")]

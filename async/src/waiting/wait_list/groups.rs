@@ -35,23 +35,13 @@ pub(crate) struct Group<K: ListKey> {
     pub(crate) line: Line,
 }
 
-/// Returns whether the head of a list has a higher priority than a new request.
-#[inline(always)]
-pub(crate) fn is_outranked<K: ListKey>(
-    head: Option<NonNull<Waiter<K>>>,
-    priority: Priority,
-) -> bool {
-    // SAFETY: heads are linked, so they are valid, and their priority does not change.
-    HAS_PRIORITIES && head.is_some_and(|head| unsafe { Waiter::priority(head) } > priority)
-}
-
 /// Returns whether a new request has a higher priority than the head of its list, and so than all.
 #[inline(always)]
 pub(crate) fn is_outranking<K: ListKey>(
     head: Option<NonNull<Waiter<K>>>,
     priority: Priority,
 ) -> bool {
-    // SAFETY: as above.
+    // SAFETY: heads are linked, so they are valid, and their priority does not change.
     HAS_PRIORITIES && head.is_some_and(|head| unsafe { Waiter::priority(head) } < priority)
 }
 

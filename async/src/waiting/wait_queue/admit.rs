@@ -4,9 +4,9 @@
 //! or other requests ahead. The caller holds the lock. Written here: the waiter bit of the shard,
 //! the limiter if it grants, and otherwise the wait list, the counts and the timers.
 //!
-//! A request that goes before others by its priority takes nothing past them: it enters, and then
-//! the list is served. So a limiter is still asked as of the instants at which its permits came,
-//! however late the timer is.
+//! A request that goes before others by its priority is granted at once only while nothing is due.
+//! So for those that wait, however late the timer is, the limiter is asked as of the instants at
+//! which their permits came.
 //!
 //! A request that may be rejected, or evict others, is judged once everything is done that is due.
 //! So a waiter that a late driver would grant or end is not ahead of it, and takes no room.
@@ -33,7 +33,7 @@ use crate::waiting::priority::{Place, Priority};
 use crate::waiting::queue_clock::Wakes;
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::rejected::Rejected;
-use crate::waiting::wait_list::{At, Request, State, Waiter, is_outranked, is_outranking};
+use crate::waiting::wait_list::{At, Request, State, Waiter, is_outranking};
 use crate::waiting::wake_batch::WakeBatch;
 
 impl<Q: QueueConfig> WaitQueue<Q> {
@@ -193,10 +193,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             self.wait_or_refuse(lists, batch, waiter, asked)
         });
         // A waiter that is chosen to drive while it enters drives at once.
-        if Q::Clock::WAKES
-            && matches!(step, Step::Wait | Step::Passes)
-            && lists.is_driven_by(waiter)
-        {
+        if Q::Clock::WAKES && matches!(step, Step::Wait) && lists.is_driven_by(waiter) {
             *drives = true;
             // SAFETY: the waiter has entered a list, and this call holds the lock.
             unsafe { lists.waits.get(waiter).rewake(batch.untell_driver()) };
@@ -251,11 +248,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             Room::Found => {
                 // SAFETY: the caller guarantees the contract of `enqueue`.
                 unsafe { self.enter_timed(lists, waiter, asked, &terms, place) };
-                return if asked.passes {
-                    Step::Passes
-                } else {
-                    Step::Wait
-                };
+                return Step::Wait;
             }
             Room::LaterInThisCall => return Step::Again,
             Room::None => {}
@@ -427,7 +420,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
     }
 
     /// Returns whether no request is ahead of a new one that may wait, whose list has the head
-    /// `head`: it comes first as a try does, or its list is overloaded.
+    /// `head`: it comes first as a try does, or by its priority, or its list is overloaded.
     #[inline(always)]
     fn comes_next(
         &self,
@@ -437,12 +430,25 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         priority: Priority,
         now: Timestamp,
     ) -> bool {
-        self.comes_first(lists, head, priority)
-            || Self::SHEDS
-                && !is_outranked(head, priority)
-                && self.options.order.depends_on_load()
-                && (!Q::Source::HAS_TOTAL || lists.waits.is_round_empty())
-                && self.terms(lists, key, now, Timestamp::MAX).goes_first
+        self.comes_first(lists, head)
+            || (!Q::Source::HAS_TOTAL || lists.waits.is_round_empty())
+                && (Self::passes(lists, head, priority, now)
+                    || Self::SHEDS
+                        && self.options.order.depends_on_load()
+                        && self.terms(lists, key, now, Timestamp::MAX).goes_first)
+    }
+
+    /// Returns whether a new request goes before all of its list by its priority, and the limiter
+    /// may be asked for it: nothing is due, so none of those that wait is asked as of an earlier
+    /// instant any more.
+    #[inline(always)]
+    fn passes(
+        lists: &Lists<Q::Source>,
+        head: Option<NonNull<Waiter<Key<Q>>>>,
+        priority: Priority,
+        now: Timestamp,
+    ) -> bool {
+        is_outranking(head, priority) && lists.due() > now
     }
 
     /// Puts a waiter into the wait list of `head`. If the clock panics, the waker stays in the
@@ -533,8 +539,6 @@ impl Asked {
 pub(super) enum Step<'q, Q: QueueConfig> {
     Settled(Result<Taken<'q, Q>, Rejected>),
     Wait,
-    /// It waits before all others of its list, and is granted after the unlock if it fits.
-    Passes,
     /// Waiters have ended: something was due, or the batch of evicted waiters is full. Their wakers
     /// run first; then the request is admitted again.
     Again,

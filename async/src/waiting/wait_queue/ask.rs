@@ -18,7 +18,6 @@ use super::taken::Taken;
 use super::{Grant, WaitQueue};
 use crate::waiting::limiter_source::LimiterSource;
 use crate::waiting::options::Oversized;
-use crate::waiting::priority::Priority;
 use crate::waiting::queue_config::{Key, QueueConfig};
 use crate::waiting::rejected::Rejected;
 use crate::waiting::wait_list::Request;
@@ -190,7 +189,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         let taken = self.lists.try_lock(|lists| {
             self.critical_section(lists, &mut batch, |lists, _| {
                 let head = lists.head(key);
-                let comes_first = self.comes_first(lists, head, Priority::Normal);
+                let comes_first = self.comes_first(lists, head);
                 comes_first.then(|| self.source.at(key).take_at(now, n))
             })
         });

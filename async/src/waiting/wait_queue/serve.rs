@@ -377,10 +377,11 @@ impl<Q: QueueConfig> WaitQueue<Q> {
             self.not_granted(key, now, min, why);
             self.front_makes_way(lists, waiter);
         }
-        let (waker, next) = self.remove(lists, waiter);
-        if outcome.not_granted().is_some() {
-            Self::bound_credit(lists, next);
-        }
+        let (waker, next) = if outcome.not_granted().is_some() {
+            self.remove_ungranted(lists, waiter)
+        } else {
+            self.remove(lists, waiter)
+        };
         batch.push(waker);
         // SAFETY: `remove` has just unlinked the waiter, and it is not settled yet.
         unsafe { lists.waits.settle(waiter, outcome, grant, Some(now)) };
@@ -397,6 +398,29 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         // SAFETY: the waiter is linked, and `lists` proves that the lock is held.
         let head = unsafe { lists.head_of(waiter) };
         self.remove_from(lists, waiter, head)
+    }
+
+    /// Removes a waiter as `remove` does, that ends without a grant. What its key has saved for it
+    /// is lost, also if it was the head once and another request has gone before it.
+    #[inline(always)]
+    pub(super) fn remove_ungranted(
+        &self,
+        lists: &mut Lists<Q::Source>,
+        waiter: NonNull<Waiter<Key<Q>>>,
+    ) -> Removed<Key<Q>> {
+        if !Q::Source::HAS_TOTAL {
+            return self.remove(lists, waiter);
+        }
+        // SAFETY: the waiter is linked, and `lists` proves that the lock is held.
+        let head = unsafe { lists.head_of(waiter) };
+        let removed = self.remove_from(lists, waiter, head);
+        let left = if waiter == head {
+            removed.1
+        } else {
+            Some(head)
+        };
+        Self::bound_credit(lists, left);
+        removed
     }
 
     /// Removes a waiter as `remove` does, for a waiter whose list has the head `head`, which may be

@@ -356,15 +356,16 @@ impl<Q: QueueConfig> WaitQueue<Q> {
         }
     }
 
-    /// Bounds the credit of a key whose head has left without a grant; `next` is the new one.
+    /// Bounds the credit of a key of which a request has left without a grant, by what the head of
+    /// its list may have saved.
     pub(super) fn bound_credit(
         lists: &mut Lists<Q::Source>,
-        next: Option<NonNull<Waiter<Key<Q>>>>,
+        head: Option<NonNull<Waiter<Key<Q>>>>,
     ) {
-        if let Some(next) = next.filter(|_| Q::Source::HAS_TOTAL) {
-            // SAFETY: the callers pass the new head of a list, and `lists` proves that the lock is
+        if let Some(head) = head.filter(|_| Q::Source::HAS_TOTAL) {
+            // SAFETY: the callers pass the head of a list, and `lists` proves that the lock is
             // held.
-            unsafe { lists.waits.bound_credit(next) };
+            unsafe { lists.waits.bound_credit(head) };
         }
     }
 

@@ -11,8 +11,8 @@ use core::ptr::NonNull;
 use core::task::Waker;
 use core::time::Duration;
 
-use portcullis_core::Clock;
 use portcullis_core::limiter::Receipt;
+use portcullis_core::{Clock, Retry};
 
 use super::admit::Step;
 use super::ask::{earliest, exceeds};
@@ -59,15 +59,6 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 Step::Wait => {
                     mem::forget(newcomer);
                     return None;
-                }
-                Step::Passes => {
-                    mem::forget(newcomer);
-                    // SAFETY: the waiter was put into a list, so its future keeps it valid, and its
-                    // outcome has not been taken.
-                    return unsafe {
-                        let is_settled = Waiter::state(waiter) != State::Waiting;
-                        is_settled.then(|| self.outcome_of_settled(waiter))
-                    };
                 }
                 Step::Settled(outcome) => {
                     // The drop of the waker may panic. Then the drop of `outcome` returns the
@@ -116,31 +107,12 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 return None;
             }
         }
-        // SAFETY: the waiter is settled, and the caller guarantees the rest.
-        Some(unsafe { self.outcome_of_settled(waiter) })
-    }
-
-    /// Returns the outcome of a settled waiter.
-    ///
-    /// # Safety
-    ///
-    /// The waiter was put into a list of this queue and is settled, and its outcome has not been
-    /// taken since.
-    unsafe fn outcome_of_settled(
-        &self,
-        waiter: NonNull<Waiter<Key<Q>>>,
-    ) -> Result<Grant, Rejected> {
         // SAFETY: the waiter is valid and settled, so it belongs to the caller.
         let (state, (key, request)) = unsafe { (Waiter::state(waiter), Waiter::asks(waiter)) };
         let (permits, limiter) = (request.min, self.source.at(key));
-        let retry = || {
-            let now = self.clock.now();
-            // SAFETY: the waiter is filled, as the caller guarantees.
-            let priority = unsafe { Waiter::priority(waiter) };
-            let ahead = self.with_lists(|lists| self.ahead(lists, (key, priority), now));
-            earliest(&*limiter, now, ahead, permits)
-        };
-        match state {
+        // SAFETY: as before.
+        let retry = || unsafe { self.retry_again(waiter) };
+        Some(match state {
             State::Granted => {
                 // SAFETY: the waiter is settled, so it belongs to the caller. No other reference to
                 // its locked fields is in use.
@@ -162,7 +134,21 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 retry: retry(),
             }),
             _ => Err(Rejected::Closed { permits }),
-        }
+        })
+    }
+
+    /// Returns when to retry a request that has ended without a grant.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is settled, and belongs to the caller.
+    unsafe fn retry_again(&self, waiter: NonNull<Waiter<Key<Q>>>) -> Retry {
+        // SAFETY: the waiter is settled, as the caller guarantees, so it is filled.
+        let ((key, request), priority) =
+            unsafe { (Waiter::asks(waiter), Waiter::priority(waiter)) };
+        let now = self.clock.now();
+        let ahead = self.with_lists(|lists| self.ahead(lists, (key, priority), now));
+        earliest(&*self.source.at(key), now, ahead, request.min)
     }
 
     /// Reports the end of a wait to the hook, if the request was queued.
@@ -268,8 +254,7 @@ impl<Q: QueueConfig> WaitQueue<Q> {
                 }
                 lists.counts.cancelled = lists.counts.cancelled.wrapping_add(1);
                 self.front_makes_way(lists, waiter);
-                let (waker, next) = self.remove(lists, waiter);
-                Self::bound_credit(lists, next);
+                let (waker, next) = self.remove_ungranted(lists, waiter);
                 if let Some(next) = next {
                     if !lists.timers.is_empty() {
                         // If the timer of the old head is late, the new one is asked as of its
