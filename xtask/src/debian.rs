@@ -42,6 +42,8 @@ pub(crate) fn install(packages: &[&str]) -> bool {
                 "apt-get",
                 "--quiet",
                 "--yes",
+                // Another program may be installing packages: it is waited for.
+                "--option=DPkg::Lock::Timeout=600",
             ])
             .args(arguments);
         succeeds(&mut command)
