@@ -9,8 +9,6 @@ mod busy_keys;
 mod figures;
 #[path = "shedding/model.rs"]
 mod model;
-#[path = "shedding/priorities.rs"]
-mod priorities;
 mod support;
 
 use core::time::Duration;
@@ -26,7 +24,7 @@ use portcullis_core::state::Carry;
 use portcullis_core::{
     Clock, Concurrency, Counted, Denied, Keyed, ManualClock, Rate, Retry, Timestamp, TokenBucket,
 };
-use support::{Task, Undriven, now, permits, undriven};
+use support::{Task, Undriven, now, permits, run_to, undriven};
 
 const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
@@ -50,18 +48,6 @@ fn held(order: Order) -> Undriven {
         .with_shedding(RULE);
     now(queue.acquire(1)).unwrap().forget();
     queue
-}
-
-/// Sets the clock, and handles each instant at which something is due until then.
-fn run_to<L: portcullis_core::queue::QueueLimiter>(queue: &Undriven<L>, to: Timestamp) {
-    while let Next::At(at) = queue.advance() {
-        if at > to {
-            break;
-        }
-        queue.clock().set(at);
-    }
-    queue.clock().set(to);
-    queue.advance();
 }
 
 /// A queue that is overloaded at 101 ms, and the request that waits in it.

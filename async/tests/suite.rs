@@ -97,6 +97,9 @@ mod owned;
 #[path = "pause.rs"]
 mod pause;
 
+#[path = "priorities.rs"]
+mod priorities;
+
 #[path = "queue.rs"]
 mod queue;
 

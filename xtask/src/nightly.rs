@@ -237,8 +237,8 @@ const MIRI: [(&str, &str, &str); 2] = [
     ),
     (
         "async",
-        "channel,stream",
-        "drive edges handover hook order owned",
+        "channel,shedding,stream",
+        "drive edges handover hook order owned priorities",
     ),
 ];
 

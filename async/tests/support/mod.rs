@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
 use portcullis_async::{
-    Order, Queue, QueueClock, RawLock, ReentrantTimer, Rejected, ThreadLock, Timer,
+    Next, Order, Queue, QueueClock, RawLock, ReentrantTimer, Rejected, ThreadLock, Timer,
 };
 use portcullis_core::limiter::{Answer, Ask, Back, Read, Reading, Returned};
 use portcullis_core::queue::QueueLimiter;
@@ -35,6 +35,18 @@ pub type Undriven<L = Concurrency> = Queue<L, ManualClock>;
 
 pub fn undriven<L: QueueLimiter>(limiter: L, max_permits: u64) -> Undriven<L> {
     Queue::new(limiter, ManualClock::new(), max_permits)
+}
+
+/// Sets the clock, and handles each instant at which something is due until then.
+pub fn run_to<L: QueueLimiter>(queue: &Undriven<L>, to: Timestamp) {
+    while let Next::At(at) = queue.advance() {
+        if at > to {
+            break;
+        }
+        queue.clock().set(at);
+    }
+    queue.clock().set(to);
+    queue.advance();
 }
 
 pub fn newest_first<L: QueueLimiter>(limiter: L, max_permits: u64) -> Manual<L> {

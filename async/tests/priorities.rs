@@ -1,17 +1,27 @@
 //! Priorities: a reference model of every outcome, and what they do to waits during an overload.
+#![cfg(feature = "shedding")]
+
+mod support;
 
 use core::task::Poll;
 use std::sync::Arc;
 
-use portcullis_async::{Acquire, KeyedQueue, Next, Order, Priority, Queue, Rejected};
+use portcullis_async::{Acquire, KeyedQueue, Next, Order, Priority, Queue, Rejected, Shedding};
 use portcullis_core::keyed::WithTotal;
-use portcullis_core::{Concurrency, Keyed, Lease, ManualClock, Rate, TokenBucket};
+use portcullis_core::{Concurrency, Keyed, Lease, ManualClock, Rate, Timestamp, TokenBucket};
 
-use super::support::random::Random;
-use super::support::{Task, now, undriven};
-use super::{RULE, ms, run_to};
+use support::random::Random;
+use support::{Task, now, run_to, undriven};
+
+const fn ms(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
 
 const ALL: [Priority; 3] = [Priority::Low, Priority::Normal, Priority::High];
+
+/// Fewer in Miri, which takes longer for each.
+const RUNS: usize = if cfg!(miri) { 1 } else { 40 };
+const STEPS: usize = if cfg!(miri) { 60 } else { 250 };
 
 type Shared = Arc<Queue<Concurrency, ManualClock>>;
 
@@ -195,9 +205,9 @@ fn every_request_is_granted_evicted_or_rejected_as_the_model_says() {
             (5, 9, 0),
         ] {
             let mut random = Random::new(seed);
-            for _ in 0..40 {
+            for _ in 0..RUNS {
                 let mut both = Both::new(order, max_permits, max_waiters);
-                for _ in 0..250 {
+                for _ in 0..STEPS {
                     both.step(&mut random);
                 }
             }
@@ -255,7 +265,7 @@ fn a_request_that_was_due_before_gets_its_permits_first() {
 
 #[test]
 fn with_shedding_the_requests_of_a_low_priority_are_shed() {
-    let queue = undriven(Concurrency::new(1), 9).with_shedding(RULE);
+    let queue = undriven(Concurrency::new(1), 9).with_shedding(Shedding::default());
     let held = now(queue.acquire(1)).unwrap();
     let low = Task::waiting(queue.acquire(1).priority(Priority::Low));
     run_to(&queue, ms(60));
@@ -343,8 +353,11 @@ mod heavy_users {
     use tokio::task::JoinSet;
     use tokio::time::{Instant, sleep_until};
 
-    use super::super::millis;
-    use super::super::support::random::Random;
+    use super::support::random::Random;
+
+    const fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
 
     const COME: Duration = Duration::from_secs(30);
     const FROM: Duration = Duration::from_secs(5);
