@@ -6,8 +6,8 @@
 //! Futures and threads wait in the same queue, which serves the oldest or the newest request first,
 //! or the newest only during an overload, and limits both the queued permits and the number of
 //! waiters. It can also limit the time that requests wait (`with_shedding`), and serve some before
-//! others (`Acquire::priority`). A request that cannot
-//! be granted fails with a [`Rejected`]; it does not panic.
+//! others (`Acquire::priority`). A request that cannot be granted fails with a [`Rejected`]; it
+//! does not panic.
 //!
 //! A release grants permits to the waiters. It never waits for another thread or for a context that
 //! it has pre-empted. Permits that replenish by time are granted by one of these drivers:
@@ -29,9 +29,9 @@
 //!
 //! | to | items |
 //! |---|---|
-//! | wait | [`Queue`], [`Acquire`], [`Rejected`], [`Drained`] |
+//! | wait | [`Queue`], [`Acquire`], [`Priority`], [`Rejected`], [`Drained`] |
 //! | wait by key | [`KeyedQueue`], [`QueueKey`], [`QueueKeyLimiter`] |
-//! | set up, drive and close a queue | [`LimiterQueue`], [`Order`], [`Oversized`], [`Priority`], [`Shedding`] |
+//! | set up, drive and close a queue | [`LimiterQueue`], [`Order`], [`Oversized`], [`Shedding`] |
 //! | wake waits at their time | [`ThreadTimer`], [`TokioTimer`], [`AsyncIoTimer`], `EmbassyTimer`; [`NoTimer`], [`Next`]; [`Drive`]; [`Timer`], [`ReentrantTimer`], [`QueueClock`] and [`DeadlineClock`] for your own |
 //! | observe a queue | [`QueueCounts`], [`Hook`], [`Waited`], [`WaitEnd`], [`LimiterView`] |
 //! | choose a lock | [`DefaultLock`], [`ThreadLock`], `InterruptLock`; [`RawLock`] for your own |

@@ -11,7 +11,7 @@ use portcullis_core::keyed::WithTotal;
 use portcullis_core::{Concurrency, Keyed, Lease, ManualClock, Rate, Timestamp, TokenBucket};
 
 use support::random::Random;
-use support::{Task, now, run_to, undriven};
+use support::{Task, now, run_to, undriven, waker};
 
 const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
@@ -261,6 +261,23 @@ fn a_request_that_was_due_before_gets_its_permits_first() {
     assert!(low.future().is_settled());
     assert_eq!(queue.advance(), Next::At(ms(2_000)));
     drop((low, high));
+}
+
+/// The first one is late, and its waker runs until the second one is due.
+#[test]
+fn a_request_that_enters_while_another_is_due_does_not_sleep_on_free_permits() {
+    let queue = Arc::new(undriven(TokenBucket::new(Rate::per_second(1), 1), 9));
+    now(queue.acquire(1)).unwrap().forget();
+    let mut first = Task::new(queue.acquire(1).priority(Priority::Low));
+    let clock = Arc::clone(&queue);
+    let later = waker(move || clock.clock().set(ms(2_000)));
+    assert!(first.poll_with(&later).is_pending());
+    let second = Task::waiting(queue.acquire(1).priority(Priority::Low));
+    queue.clock().set(ms(1_005));
+    let high = Task::waiting(queue.acquire(1).priority(Priority::High));
+    assert!(first.future().is_settled() && high.future().is_settled());
+    assert!(!second.future().is_settled());
+    assert_eq!(queue.advance(), Next::At(ms(3_000)));
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Returns whether waiters of another priority, or of the same, come before it.
+    /// Returns whether the waiters of the priority `other` come before it.
     #[inline(always)]
     pub(crate) fn is_behind(self, other: Priority) -> bool {
         HAS_PRIORITIES && other > self.priority || !self.goes_first && other == self.priority

@@ -503,7 +503,8 @@ enum Room {
 pub(super) struct Asked {
     pub(super) now: Timestamp,
     pub(super) next_try: NextTry,
-    /// Whether the limiter was not asked, because the request goes before others by its priority.
+    /// Whether the limiter was not asked, although the request goes before all others of its list
+    /// by its priority: something is due, or keys wait for the limit of all keys.
     passes: bool,
     /// Whether the limiter denies the request however many permits are free.
     is_refused: bool,
@@ -512,7 +513,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// The limiter was not asked, because other requests come first.
+    /// The limiter was not asked, because other requests come first, or have to be served first.
     #[inline(always)]
     const fn not_yet(now: Timestamp, passes: bool) -> Self {
         Self {
