@@ -18,6 +18,7 @@ use crate::no_std;
 use crate::oldest_rust;
 use crate::package;
 use crate::platforms;
+use crate::python;
 use crate::readme;
 use crate::resolved;
 use crate::screenshot;
@@ -82,7 +83,7 @@ pub(crate) const TASKS: &[Task] = &[
         about: "all checks that a change must pass: all steps except those of quick and \
             those for a release",
         steps: "lint package tests examples core-tests doc-tests readme book loom explore bench-check \
-                hot-paths no-std firmware embedded firmware-cost c-bindings",
+                hot-paths no-std firmware embedded firmware-cost c-bindings python",
     },
     Task {
         name: "lint",
@@ -94,7 +95,7 @@ pub(crate) const TASKS: &[Task] = &[
         about: "for a release: the steps of test, those that compare features, versions \
             and platforms, then weaken and soak",
         steps: "test semver each-feature oldest-versions newest-versions platforms proxies \
-            weaken soak",
+            python-wheel weaken soak",
     },
 ];
 
@@ -247,6 +248,12 @@ pub(crate) const STEPS: &[Step] = &[
     )
     .needs(Part::CBindings),
     step(
+        "python",
+        "the tests of the bindings for Python, under gunicorn too, and their types",
+        python::check,
+    )
+    .needs(Part::Wheels(Wheels::Python)),
+    step(
         "semver",
         "the interfaces of the libraries, compared with those of the last release",
         semver::check,
@@ -281,6 +288,12 @@ pub(crate) const STEPS: &[Step] = &[
         proxies,
     )
     .needs(Part::Wheels(Wheels::Proxies)),
+    step(
+        "python-wheel",
+        "a wheel for Python is built from its source distribution, installed and imported",
+        python::wheel,
+    )
+    .needs(Part::Wheels(Wheels::Python)),
     step(
         "miri",
         "tests of the core and the async library in Miri: tree borrows, strict \
@@ -366,7 +379,8 @@ fn clippy(context: &Context) -> Check {
     }
     let others = "--package portcullis-tower --package portcullis-shm --package portcullis-fleet \
                   --package portcullis-jobs --package portcullis-counters \
-                  --package portcullis-stores --package portcullis-c --all-features";
+                  --package portcullis-stores --package portcullis-c \
+                  --package portcullis-python --all-features";
     lint(context, others, LOWEST)?;
     lint(
         context,

@@ -30,14 +30,15 @@ pub(crate) fn run(command: &mut Command) -> Check {
     }
 }
 
-/// Runs `cargo test`, and counts the tests from its summaries. A run without any test is a failure.
+/// Runs `cargo test` or pytest, and counts the tests from its summaries. A run without any test is
+/// a failure.
 pub(crate) fn run_tests(command: &mut Command) -> Check {
     announce(command);
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .map_err(|error| format!("cargo test could not be started: {error}"))?;
+        .map_err(|error| format!("{} could not be started: {error}", name_of(command)))?;
     let mut counted = Counted::default();
     for line in child
         .stdout
@@ -45,14 +46,14 @@ pub(crate) fn run_tests(command: &mut Command) -> Check {
         .into_iter()
         .flat_map(|output| BufReader::new(output).split(b'\n'))
     {
-        let line = line.map_err(|error| format!("reading from cargo test: {error}"))?;
+        let line = line.map_err(|error| format!("reading from the tests: {error}"))?;
         let line = String::from_utf8_lossy(&line);
         println!("{line}");
         counted.add(&line);
     }
     let status = child
         .wait()
-        .map_err(|error| format!("waiting for cargo test: {error}"))?;
+        .map_err(|error| format!("waiting for the tests: {error}"))?;
     let Counted {
         passed,
         failed,
@@ -61,7 +62,8 @@ pub(crate) fn run_tests(command: &mut Command) -> Check {
     } = counted;
     match (status.success(), passed) {
         (false, _) => Err(format!(
-            "cargo test ended with {status}: {passed} tests passed, {failed} failed"
+            "{} ended with {status}: {passed} tests passed, {failed} failed",
+            name_of(command)
         )),
         (true, _) if !apart.is_empty() => Err(format!(
             "the examples of {} compile one by one: together they do not compile",
@@ -114,12 +116,19 @@ impl Counted {
                 .unwrap_or_default()
                 .clone_into(&mut self.library);
         }
-        let Some((_, result)) = line.split_once("test result: ") else {
+        let cargo = line.split_once("test result: ").map(|(_, result)| result);
+        // `=== 1 failed, 3 passed in 2.05s ===`
+        let pytest = || {
+            let (all, time) = line.trim_matches(['=', ' ']).split_once(" in ")?;
+            let seconds = time.split(' ').next()?.strip_suffix('s')?;
+            seconds.parse::<f64>().is_ok().then_some(all)
+        };
+        let Some(result) = cargo.or_else(pytest) else {
             return;
         };
         let number_before = |word| {
             let before = result.split_once(word)?.0.trim_end();
-            before.rsplit([' ', ';']).next()?.parse::<u64>().ok()
+            before.rsplit([' ', ';', ',']).next()?.parse::<u64>().ok()
         };
         self.passed += number_before(" passed").unwrap_or(0);
         self.failed += number_before(" failed").unwrap_or(0);
@@ -158,6 +167,15 @@ pub(crate) fn announce(command: &Command) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_summaries_of_pytest_are_counted() {
+        let mut counted = Counted::default();
+        counted.add("tests/test_limits.py .....                 [ 66%]");
+        counted.add("wants 3 passed in words");
+        counted.add("==== 2 failed, 114 passed, 1 warning in 14.82s ====");
+        assert_eq!((counted.passed, counted.failed), (114, 2));
+    }
 
     #[test]
     fn the_summaries_of_cargo_test_add_up() {

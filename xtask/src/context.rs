@@ -67,6 +67,9 @@ impl Context {
         cargo.current_dir(&self.root).env("PATH", programs::path());
         // As in the workspace, so that programs outside it use what was compiled in it.
         cargo.env("CARGO_PROFILE_DEV_DEBUG", "false");
+        // The bindings for Python compile for any version of it, and where there is none.
+        cargo.env("PYO3_NO_PYTHON", "1");
+        cargo.env("PYO3_BUILD_EXTENSION_MODULE", "1");
         self.prepare(&mut cargo);
         cargo
     }

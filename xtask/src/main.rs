@@ -45,6 +45,7 @@ mod oldest_rust;
 mod package;
 mod platforms;
 mod programs;
+mod python;
 mod readme;
 mod report;
 mod resolved;

@@ -16,6 +16,8 @@ pub(crate) enum Wheels {
     Grpc,
     /// Proxies that Debian lacks.
     Proxies,
+    /// What the bindings for Python are tested and packed with.
+    Python,
 }
 
 impl Wheels {
@@ -23,6 +25,9 @@ impl Wheels {
         match self {
             Self::Grpc => "missing: pip for Python 3, for the packages in xtask/grpc.txt",
             Self::Proxies => "missing: pip for Python 3, for the packages in xtask/proxies.txt",
+            Self::Python => {
+                "missing: pip for Python 3.10 or later, for the packages in xtask/python.txt"
+            }
         }
     }
 
@@ -30,6 +35,7 @@ impl Wheels {
         match self {
             Self::Grpc => "xtask/grpc.txt",
             Self::Proxies => "xtask/proxies.txt",
+            Self::Python => "xtask/python.txt",
         }
     }
 
@@ -41,6 +47,7 @@ impl Wheels {
                 ("PORTCULLIS_ENVOY", "envoy/_bin/envoy"),
                 ("PORTCULLIS_TRAEFIK", "bin/traefik"),
             ],
+            Self::Python => &[],
         }
     }
 
@@ -51,14 +58,17 @@ impl Wheels {
             return false;
         }
         match self {
-            // Its machine code is for one version of Python.
-            Self::Grpc => {
-                let mut python = Command::new("python3");
-                python.args(["-c", "import grpc, envoy.service.ratelimit.v3.rls_pb2_grpc"]);
-                is_quiet_success(python.env("PYTHONPATH", self.folder(context)))
-            }
+            // Their machine code is for one version of Python.
+            Self::Grpc => self.imports(context, "grpc, envoy.service.ratelimit.v3.rls_pb2_grpc"),
+            Self::Python => self.imports(context, "pytest, mypy.api, uvloop"),
             Self::Proxies => true,
         }
+    }
+
+    fn imports(self, context: &Context, modules: &str) -> bool {
+        let mut python = Command::new("python3");
+        python.arg("-c").arg(format!("import {modules}"));
+        is_quiet_success(python.env("PYTHONPATH", self.folder(context)))
     }
 
     /// Installs the packages, which takes seconds.
@@ -81,10 +91,11 @@ impl Wheels {
         self.used().iter().map(place).collect()
     }
 
-    fn folder(self, context: &Context) -> PathBuf {
+    pub(crate) fn folder(self, context: &Context) -> PathBuf {
         context.target_dir(match self {
             Self::Grpc => "grpc-python",
             Self::Proxies => "proxies",
+            Self::Python => "python-tools",
         })
     }
 

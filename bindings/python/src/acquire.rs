@@ -1,0 +1,382 @@
+//! A request that waits: as an awaitable, as a context manager of either kind, or by blocking.
+//!
+//! ```text
+//!   new --await, with or block--> granted at once: done
+//!                             --> waiting --granted or rejected--> done
+//!                                    | cancelled, or the thread was interrupted
+//!                                    v
+//!                                 done: the place in the queue, or the permits, went to the next
+//! ```
+//!
+//! Invariant: no code of Python runs while the state is locked.
+
+use core::mem;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Wake;
+use std::thread::{self, Thread};
+
+use portcullis_async::Rejected;
+use pyo3::exceptions::{PyRuntimeError, PyRuntimeWarning, PyStopIteration};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::door::{Held, Wait};
+use crate::errors;
+use crate::event_loop::{EventLoop, Ticket};
+use crate::forked::OfProcess;
+use crate::lease::{Lease, warn};
+
+/// How often a thread that is blocked looks for signals, such as that of Ctrl-C.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A request for permits, which `acquire()` returns. It does nothing until it is awaited, entered
+/// or blocked on, which can be done once.
+#[pyclass(frozen, module = "portcullis")]
+pub(crate) struct Acquire {
+    state: Mutex<State>,
+    /// The line in which it waits: that of a limiter, or of a key.
+    line: u64,
+    /// Whether permits return by release.
+    is_held: bool,
+}
+
+/// What became of a request.
+type Outcome = Result<Box<dyn Held>, Rejected>;
+
+enum State {
+    New(OfProcess<Wait>),
+    Waiting(OfProcess<Wait>),
+    /// What a `with` holds.
+    Entered(Option<Py<Lease>>),
+    Done,
+}
+
+/// Wakes a thread.
+struct Sleeper(Thread);
+
+impl Wake for Sleeper {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+impl Acquire {
+    pub(crate) fn new(wait: Wait, line: u64, is_held: bool) -> Self {
+        Self {
+            state: Mutex::new(State::New(OfProcess::new(wait))),
+            line,
+            is_held,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn poll(&self, waker: &Waker) -> PyResult<Poll<Outcome>> {
+        let mut state = self.state();
+        let wait = match &mut *state {
+            State::New(wait) | State::Waiting(wait) => wait.get_mut(),
+            _ => None,
+        };
+        let wait = wait.ok_or_else(|| {
+            PyRuntimeError::new_err(
+                "acquire() was awaited, entered or blocked on before, or by a parent process: call \
+                 it again",
+            )
+        })?;
+        let polled = wait.as_mut().poll(&mut Context::from_waker(waker));
+        *state = match mem::replace(&mut *state, State::Done) {
+            State::New(wait) | State::Waiting(wait) if polled.is_pending() => State::Waiting(wait),
+            _ => State::Done,
+        };
+        Ok(polled)
+    }
+
+    /// Gives up the place in the queue, or the permits.
+    fn cancel(&self) {
+        let before = mem::replace(&mut *self.state(), State::Done);
+        drop(before);
+    }
+
+    fn finish(&self, py: Python<'_>, done: Outcome) -> PyResult<Py<Lease>> {
+        match done {
+            Ok(held) => Py::new(py, Lease::new(held, self.is_held)),
+            Err(rejected) => Err(errors::of_rejection(py, rejected)),
+        }
+    }
+
+    /// Blocks this thread, without the interpreter, until the request is granted or rejected.
+    fn wait(&self, py: Python<'_>) -> PyResult<Py<Lease>> {
+        let waker = Waker::from(Arc::new(Sleeper(thread::current())));
+        loop {
+            if let Poll::Ready(done) = self.poll(&waker)? {
+                return self.finish(py, done);
+            }
+            py.detach(|| thread::park_timeout(LOOK));
+            if let Err(interrupted) = py.check_signals() {
+                self.cancel();
+                return Err(interrupted);
+            }
+        }
+    }
+
+    fn enter(&self, lease: Py<Lease>) {
+        *self.state() = State::Entered(Some(lease));
+    }
+
+    /// Releases what was entered.
+    fn leave(&self) {
+        let before = mem::replace(&mut *self.state(), State::Done);
+        if let State::Entered(Some(lease)) = before {
+            lease.get().end();
+        }
+    }
+}
+
+/// Returns an error if an event loop runs in this thread: it would be blocked.
+fn check_not_in_loop(py: Python<'_>) -> PyResult<()> {
+    let modules = py.import("sys")?.getattr("modules")?;
+    let Ok(asyncio) = modules.get_item("asyncio") else {
+        return Ok(());
+    };
+    if asyncio.call_method0("_get_running_loop")?.is_none() {
+        return Ok(());
+    }
+    Err(PyRuntimeError::new_err(
+        "this would block the event loop: use 'async with' or 'await'",
+    ))
+}
+
+#[pymethods]
+impl Acquire {
+    /// Blocks this thread until the permits are granted, and returns the lease.
+    fn block(&self, py: Python<'_>) -> PyResult<Py<Lease>> {
+        check_not_in_loop(py)?;
+        self.wait(py)
+    }
+
+    fn __enter__(&self, py: Python<'_>) -> PyResult<Py<Lease>> {
+        let lease = self.block(py)?;
+        self.enter(lease.clone_ref(py));
+        Ok(lease)
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
+        self.leave();
+    }
+
+    fn __await__(slf: Py<Self>) -> Awaiting {
+        Awaiting::new(slf, false)
+    }
+
+    fn __aenter__(slf: Py<Self>) -> Awaiting {
+        Awaiting::new(slf, true)
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __aexit__(&self, _exception: &Bound<'_, PyTuple>) -> Finished {
+        self.leave();
+        Finished
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        let is_new = matches!(*self.state(), State::New(_));
+        self.leave();
+        if is_new {
+            warn::<PyRuntimeWarning>(
+                c"acquire() was never awaited, entered or blocked on: it has taken nothing",
+            );
+        }
+    }
+}
+
+/// A request that is awaited: what the event loop steps.
+#[pyclass(frozen)]
+pub(crate) struct Awaiting {
+    acquire: Py<Acquire>,
+    /// Whether an `async with` is to hold the lease.
+    enters: bool,
+    step: Mutex<Step>,
+}
+
+/// Where an awaited request is.
+enum Step {
+    First,
+    /// It waits, or was woken, under its ticket.
+    Waits(Py<EventLoop>, Ticket),
+    /// It was granted at once, and lets tasks of its line run first.
+    Granted(Py<EventLoop>, Ticket, OfProcess<Outcome>),
+    Done,
+}
+
+impl Awaiting {
+    fn new(acquire: Py<Acquire>, enters: bool) -> Self {
+        Self {
+            acquire,
+            enters,
+            step: Mutex::new(Step::First),
+        }
+    }
+
+    /// Takes the last step, and replaces it.
+    fn replace(&self, step: Step) -> Step {
+        let mut last = self.step.lock().unwrap_or_else(PoisonError::into_inner);
+        mem::replace(&mut *last, step)
+    }
+
+    /// Takes the future back from the event loop.
+    fn leave(&self) -> Step {
+        let last = self.replace(Step::Done);
+        if let Step::Waits(event_loop, ticket) | Step::Granted(event_loop, ticket, _) = &last {
+            drop(event_loop.get().take(*ticket));
+        }
+        last
+    }
+
+    fn done(&self, py: Python<'_>, done: Outcome) -> PyErr {
+        self.leave();
+        let acquire = self.acquire.get();
+        match acquire.finish(py, done) {
+            Ok(lease) => {
+                if self.enters {
+                    acquire.enter(lease.clone_ref(py));
+                }
+                PyStopIteration::new_err((lease,))
+            }
+            Err(error) => error,
+        }
+    }
+
+    /// Waits in the event loop: returns the future for the task to wait for.
+    fn wait(
+        &self,
+        py: Python<'_>,
+        (event_loop, running): (Py<EventLoop>, Bound<'_, PyAny>),
+        ticket: Ticket,
+    ) -> PyResult<Py<PyAny>> {
+        let future = running.call_method0("create_future")?;
+        // What `yield from` sets for a future: the task waits for it.
+        future.setattr("_asyncio_future_blocking", true)?;
+        let waker = event_loop.get().store(ticket, future.clone().unbind());
+        self.replace(Step::Waits(event_loop, ticket));
+        match self.acquire.get().poll(&waker)? {
+            Poll::Ready(done) => Err(self.done(py, done)),
+            Poll::Pending => Ok(future.unbind()),
+        }
+    }
+
+    /// Lets the tasks that were granted before run first.
+    fn step_behind(
+        &self,
+        (event_loop, running): (Py<EventLoop>, Bound<'_, PyAny>),
+        done: Outcome,
+    ) -> PyResult<Py<PyAny>> {
+        let future = running.call_method0("create_future")?;
+        future.setattr("_asyncio_future_blocking", true)?;
+        let ticket = event_loop.get().ticket(self.acquire.get().line);
+        let waker = event_loop.get().store(ticket, future.clone().unbind());
+        self.replace(Step::Granted(event_loop, ticket, OfProcess::new(done)));
+        waker.wake();
+        Ok(future.unbind())
+    }
+}
+
+#[pymethods]
+impl Awaiting {
+    fn __await__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    /// Takes a step: returns a future of the event loop to wait for, or ends with the lease.
+    fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let acquire = self.acquire.get();
+        match self.leave() {
+            Step::Granted(_, _, mut done) => {
+                if let Some(done) = done.take() {
+                    return Err(self.done(py, done));
+                }
+            }
+            Step::Waits(_, ticket) => {
+                // The waker is that of one wake-up.
+                if let Poll::Ready(done) = acquire.poll(Waker::noop())? {
+                    return Err(self.done(py, done));
+                }
+                return self.wait(py, EventLoop::running(py)?, ticket);
+            }
+            Step::First | Step::Done => {}
+        }
+        // Most requests are granted at once, and need nothing of the event loop.
+        if let Poll::Ready(done) = acquire.poll(Waker::noop())? {
+            return match EventLoop::with_tasks_in(py, acquire.line)? {
+                Some(running) => self.step_behind(running, done),
+                None => Err(self.done(py, done)),
+            };
+        }
+        let running = EventLoop::running(py)?;
+        let ticket = running.0.get().ticket(acquire.line);
+        self.wait(py, running, ticket)
+    }
+
+    fn send(&self, py: Python<'_>, _value: Py<PyAny>) -> PyResult<Py<PyAny>> {
+        self.__next__(py)
+    }
+
+    /// Cancels the request. Called by the event loop when the task is cancelled.
+    #[pyo3(signature = (kind, value=None, _traceback=None))]
+    fn throw(
+        &self,
+        kind: &Bound<'_, PyAny>,
+        value: Option<Bound<'_, PyAny>>,
+        _traceback: Option<Py<PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        self.close();
+        let error = match value {
+            Some(value) if !value.is_none() => value,
+            _ if kind.is_callable() => kind.call0()?,
+            _ => kind.clone(),
+        };
+        Err(PyErr::from_value(error))
+    }
+
+    /// Cancels the request.
+    fn close(&self) {
+        drop(self.leave());
+        self.acquire.get().cancel();
+    }
+}
+
+impl Drop for Awaiting {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// An awaitable that is done.
+#[pyclass(frozen)]
+pub(crate) struct Finished;
+
+#[pymethods]
+impl Finished {
+    fn __await__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[expect(clippy::unused_self, reason = "the interpreter passes it")]
+    fn __next__(&self) -> Option<()> {
+        None
+    }
+}

@@ -1,0 +1,64 @@
+//! Numbers that callers pass, with errors that name them.
+
+use core::ops::RangeInclusive;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+/// Reads a whole number in `range`, which is that of the argument `name`.
+pub(crate) fn whole(
+    value: &Bound<'_, PyAny>,
+    name: &str,
+    range: RangeInclusive<u64>,
+) -> PyResult<u64> {
+    match value.extract::<u64>() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => {
+            let kind = value.get_type();
+            let kind = kind.name()?;
+            Err(PyTypeError::new_err(format!(
+                "{name} must be an int, not {kind}"
+            )))
+        }
+        _ => Err(PyValueError::new_err(format!(
+            "{name} must be from {} to {}",
+            range.start(),
+            range.end()
+        ))),
+    }
+}
+
+/// As `whole`, for a number that fits 32 bits.
+pub(crate) fn whole_u32(value: &Bound<'_, PyAny>, name: &str, min: u32) -> PyResult<u32> {
+    let number = whole(value, name, min.into()..=u32::MAX.into())?;
+    // It is in the range.
+    Ok(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+/// As `whole`, for a number that may be missing.
+pub(crate) fn optional(
+    value: Option<&Bound<'_, PyAny>>,
+    name: &str,
+    range: RangeInclusive<u64>,
+) -> PyResult<Option<u64>> {
+    value.map(|value| whole(value, name, range)).transpose()
+}
+
+/// The number of permits that a call asks for: 1 unless it is given.
+#[derive(Clone, Copy)]
+pub(crate) struct Permits(pub(crate) u32);
+
+impl Permits {
+    pub(crate) const ONE: Self = Self(1);
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Permits {
+    type Error = PyErr;
+
+    #[inline]
+    fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        match value.extract::<u32>() {
+            Ok(permits) => Ok(Self(permits)),
+            Err(_) => whole_u32(&value, "permits", 0).map(Self),
+        }
+    }
+}
