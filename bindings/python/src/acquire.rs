@@ -24,7 +24,7 @@ use pyo3::types::PyTuple;
 
 use crate::door::{Held, Wait};
 use crate::errors;
-use crate::event_loop::{EventLoop, Ticket};
+use crate::event_loop::{EventLoop, Running, Ticket};
 use crate::forked::OfProcess;
 use crate::lease::{Lease, warn};
 
@@ -234,7 +234,7 @@ impl Awaiting {
     fn leave(&self) -> Step {
         let last = self.replace(Step::Done);
         if let Step::Waits(event_loop, ticket) | Step::Granted(event_loop, ticket, _) = &last {
-            drop(event_loop.get().take(*ticket));
+            event_loop.get().leave(*ticket);
         }
         last
     }
@@ -253,36 +253,39 @@ impl Awaiting {
         }
     }
 
-    /// Waits in the event loop: returns the future for the task to wait for.
+    /// Waits in the event loop: returns the future for the task to wait for. A request that is
+    /// `granted` lets the tasks before it run first.
     fn wait(
         &self,
         py: Python<'_>,
-        (event_loop, running): (Py<EventLoop>, Bound<'_, PyAny>),
+        (event_loop, running): Running<'_>,
         ticket: Ticket,
+        granted: Option<Outcome>,
     ) -> PyResult<Py<PyAny>> {
         let future = running.call_method0("create_future")?;
         // What `yield from` sets for a future: the task waits for it.
         future.setattr("_asyncio_future_blocking", true)?;
         let waker = event_loop.get().store(ticket, future.clone().unbind());
-        self.replace(Step::Waits(event_loop, ticket));
-        match self.acquire.get().poll(&waker)? {
-            Poll::Ready(done) => Err(self.done(py, done)),
-            Poll::Pending => Ok(future.unbind()),
-        }
-    }
-
-    /// Lets the tasks that were granted before run first.
-    fn step_behind(
-        &self,
-        (event_loop, running): (Py<EventLoop>, Bound<'_, PyAny>),
-        done: Outcome,
-    ) -> PyResult<Py<PyAny>> {
-        let future = running.call_method0("create_future")?;
-        future.setattr("_asyncio_future_blocking", true)?;
-        let ticket = event_loop.get().ticket(self.acquire.get().line);
-        let waker = event_loop.get().store(ticket, future.clone().unbind());
-        self.replace(Step::Granted(event_loop, ticket, OfProcess::new(done)));
-        waker.wake();
+        let polled = match granted {
+            Some(done) => Poll::Ready(done),
+            None => {
+                let polled = self.acquire.get().poll(&waker);
+                polled.inspect_err(|_| event_loop.get().leave(ticket))?
+            }
+        };
+        let is_first = !event_loop.get().has_tasks_before(ticket);
+        let step = match polled {
+            Poll::Pending => Step::Waits(event_loop, ticket),
+            Poll::Ready(done) if is_first => {
+                event_loop.get().leave(ticket);
+                return Err(self.done(py, done));
+            }
+            Poll::Ready(done) => {
+                waker.wake();
+                Step::Granted(event_loop, ticket, OfProcess::new(done))
+            }
+        };
+        self.replace(step);
         Ok(future.unbind())
     }
 }
@@ -307,24 +310,23 @@ impl Awaiting {
                 }
             }
             Step::Waits(_, ticket) => {
-                // The waker is that of one wake-up.
+                // The tasks before it have run.
                 if let Poll::Ready(done) = acquire.poll(Waker::noop())? {
                     return Err(self.done(py, done));
                 }
-                return self.wait(py, EventLoop::running(py)?, ticket);
+                return self.wait(py, EventLoop::running(py)?, ticket, None);
             }
             Step::First | Step::Done => {}
         }
         // Most requests are granted at once, and need nothing of the event loop.
-        if let Poll::Ready(done) = acquire.poll(Waker::noop())? {
-            return match EventLoop::with_tasks_in(py, acquire.line)? {
-                Some(running) => self.step_behind(running, done),
-                None => Err(self.done(py, done)),
-            };
-        }
+        let granted = match acquire.poll(Waker::noop())? {
+            Poll::Ready(done) if !EventLoop::has_tasks() => return Err(self.done(py, done)),
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        };
         let running = EventLoop::running(py)?;
         let ticket = running.0.get().ticket(acquire.line);
-        self.wait(py, running, ticket)
+        self.wait(py, running, ticket, granted)
     }
 
     fn send(&self, py: Python<'_>, _value: Py<PyAny>) -> PyResult<Py<PyAny>> {

@@ -23,7 +23,8 @@ use core::mem;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 use core::task::Waker;
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -40,8 +41,8 @@ pub(crate) struct Ticket {
     number: u64,
 }
 
-/// How many tasks wait in all loops.
-static WAITING: AtomicUsize = AtomicUsize::new(0);
+/// How many tasks all loops have.
+static TASKS: AtomicUsize = AtomicUsize::new(0);
 
 /// Where wakers put tickets.
 struct Mailbox {
@@ -76,13 +77,21 @@ impl Wake for Bell {
     }
 }
 
+/// The tasks that have stored a future, and have not left.
+#[derive(Default)]
+struct Tasks {
+    /// The futures that are not done.
+    futures: BTreeMap<Ticket, Py<PyAny>>,
+    /// How many tasks of each line have a future that is done, and have not run since.
+    woken: HashMap<u64, usize>,
+}
+
 /// What belongs to one event loop, which calls `deliver`.
 #[pyclass(frozen)]
 pub(crate) struct EventLoop {
     mailbox: Arc<Mailbox>,
     door: UnixStream,
-    /// The futures of tasks that wait, by their tickets.
-    futures: Mutex<BTreeMap<Ticket, Py<PyAny>>>,
+    tasks: Mutex<Tasks>,
     next: AtomicU64,
 }
 
@@ -96,8 +105,8 @@ impl EventLoop {
             .is_ok_and(|read| read == bytes.len())
         {}
         for ticket in self.mailbox.take() {
-            // A task that was cancelled has taken its future back.
-            while let Some(future) = self.first_until(ticket) {
+            // A task that was cancelled has left.
+            while let Some(future) = self.wake_first_until(ticket) {
                 let future = future.bind(py);
                 if !future.call_method0("done")?.is_truthy()? {
                     future.call_method1("set_result", (py.None(),))?;
@@ -109,7 +118,7 @@ impl EventLoop {
 }
 
 /// What belongs to the loop that runs in a thread, and the loop.
-type Running<'py> = (Py<EventLoop>, Bound<'py, PyAny>);
+pub(crate) type Running<'py> = (Py<EventLoop>, Bound<'py, PyAny>);
 
 impl EventLoop {
     /// Returns that of the loop which runs in this thread.
@@ -142,13 +151,13 @@ impl EventLoop {
                 bell,
             }),
             door,
-            futures: Mutex::default(),
+            tasks: Mutex::default(),
             next: AtomicU64::new(0),
         })
     }
 
-    fn futures(&self) -> MutexGuard<'_, BTreeMap<Ticket, Py<PyAny>>> {
-        self.futures.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tasks(&self) -> MutexGuard<'_, Tasks> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the ticket of a task that comes to wait.
@@ -157,54 +166,52 @@ impl EventLoop {
         Ticket { line, number }
     }
 
-    /// Stores a future, and returns the waker that completes it.
+    /// Stores a future, and returns the waker that completes it. The task leaves when it runs next.
     pub(crate) fn store(&self, ticket: Ticket, future: Py<PyAny>) -> Waker {
-        let before = self.futures().insert(ticket, future);
-        if before.is_none() {
-            WAITING.fetch_add(1, Relaxed);
-        }
+        TASKS.fetch_add(1, Relaxed);
+        self.tasks().futures.insert(ticket, future);
         let mailbox = Arc::clone(&self.mailbox);
         Waker::from(Arc::new(Bell { mailbox, ticket }))
     }
 
-    /// Takes the future of a ticket back.
-    pub(crate) fn take(&self, ticket: Ticket) -> Option<Py<PyAny>> {
-        counted(self.futures().remove(&ticket))
+    /// Ends what `store` began.
+    pub(crate) fn leave(&self, ticket: Ticket) {
+        TASKS.fetch_sub(1, Relaxed);
+        let mut tasks = self.tasks();
+        let future = tasks.futures.remove(&ticket);
+        if future.is_none()
+            && let Entry::Occupied(mut woken) = tasks.woken.entry(ticket.line)
+        {
+            *woken.get_mut() -= 1;
+            if *woken.get() == 0 {
+                woken.remove();
+            }
+        }
+        // A future may run code of Python when it is dropped.
+        drop(tasks);
+        drop(future);
     }
 
     /// Takes the first future of the line of `ticket`, up to that of `ticket`.
-    fn first_until(&self, ticket: Ticket) -> Option<Py<PyAny>> {
-        let mut futures = self.futures();
-        let first = futures.range(ticket.first()..=ticket).next();
+    fn wake_first_until(&self, ticket: Ticket) -> Option<Py<PyAny>> {
+        let mut tasks = self.tasks();
+        let first = tasks.futures.range(ticket.first()..=ticket).next();
         let first = first.map(|(first, _)| *first)?;
-        counted(futures.remove(&first))
+        *tasks.woken.entry(ticket.line).or_default() += 1;
+        tasks.futures.remove(&first)
     }
 
-    /// Whether tasks of this loop are in the line.
-    fn has_tasks_in(&self, line: u64) -> bool {
-        let last = Ticket {
-            line,
-            number: u64::MAX,
-        };
-        self.futures().range(last.first()..=last).next().is_some()
+    /// Whether tasks of this loop wait before `ticket` in its line, or were woken and have not run.
+    pub(crate) fn has_tasks_before(&self, ticket: Ticket) -> bool {
+        let tasks = self.tasks();
+        let mut before = tasks.futures.range(ticket.first()..ticket);
+        before.next().is_some() || tasks.woken.contains_key(&ticket.line)
     }
 
-    /// Returns the running loop if tasks of it wait in the line, or were granted and have not run.
-    pub(crate) fn with_tasks_in(py: Python<'_>, line: u64) -> PyResult<Option<Running<'_>>> {
-        if WAITING.load(Relaxed) == 0 {
-            return Ok(None);
-        }
-        let running = Self::running(py)?;
-        Ok(running.0.get().has_tasks_in(line).then_some(running))
+    /// Whether any loop has tasks.
+    pub(crate) fn has_tasks() -> bool {
+        TASKS.load(Relaxed) > 0
     }
-}
-
-/// Counts a future that was taken.
-fn counted(future: Option<Py<PyAny>>) -> Option<Py<PyAny>> {
-    if future.is_some() {
-        WAITING.fetch_sub(1, Relaxed);
-    }
-    future
 }
 
 impl Ticket {

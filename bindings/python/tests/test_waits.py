@@ -33,7 +33,8 @@ def test_tasks_are_served_in_order_and_in_time() -> None:
         await asyncio.gather(*(one(number) for number in range(10_000)))
         passed = time.monotonic() - begin
         assert served == list(range(10_000))
-        assert passed >= 0.99, "the bound"
+        # The bound, with grants that are dated back by up to 10 ms.
+        assert passed >= 0.98
         assert bucket.waiting() == 0
 
     run(main())
@@ -114,6 +115,64 @@ def test_a_grant_that_meets_a_cancellation_is_passed_on() -> None:
         with pytest.raises(asyncio.CancelledError):
             await first
         assert places.available() == 1
+
+    run(main())
+
+
+def test_a_cancelled_request_leaves_the_queue_although_it_is_kept() -> None:
+    async def main() -> None:
+        places = Concurrency(1)
+        async with places.acquire():
+            request = places.acquire()
+            task = asyncio.ensure_future(_await(request))
+            await asyncio.sleep(0)
+            assert places.waiting() == 1
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert places.waiting() == 0
+        del request
+        assert places.available() == 1
+
+    run(main())
+
+
+async def _await(request: Any) -> Any:
+    return await request
+
+
+def test_a_grant_at_once_lets_those_run_first_that_were_granted_before() -> None:
+    async def main() -> None:
+        places = Concurrency(2)
+        order: List[str] = []
+
+        async def one(name: str) -> None:
+            async with places.acquire():
+                order.append(name)
+
+        held = await places.acquire(2)
+        waits = asyncio.ensure_future(one("first"))
+        await asyncio.sleep(0)
+        assert places.waiting() == 1
+        # Grants the first, and leaves a place free.
+        held.release()
+        assert places.available() == 1
+        await one("second")
+        await waits
+        assert order == ["first", "second"]
+
+        # So does one that is cancelled then.
+        held = await places.acquire(2)
+        waits = asyncio.ensure_future(one("first"))
+        await asyncio.sleep(0)
+        held.release()
+        second = asyncio.ensure_future(one("second"))
+        await asyncio.sleep(0)
+        second.cancel()
+        await waits
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        assert places.available() == 2
 
     run(main())
 
@@ -392,8 +451,9 @@ def test_an_interrupt_ends_a_blocked_thread() -> None:
         "bucket = portcullis.TokenBucket('1/h')\n"
         "bucket.allow()\n"
         "print('waits', flush=True)\n"
+        "request = bucket.acquire()\n"
         "try:\n"
-        "    bucket.acquire().block()\n"
+        "    request.block()\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted', bucket.waiting())\n"
     )
