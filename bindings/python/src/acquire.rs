@@ -19,6 +19,7 @@ use std::thread::{self, Thread};
 
 use portcullis_async::Rejected;
 use pyo3::exceptions::{PyRuntimeError, PyRuntimeWarning, PyStopIteration};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -75,23 +76,32 @@ impl Acquire {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Makes the caller the one that waits. There is one for a request.
+    fn begin(&self) -> PyResult<()> {
+        let mut state = self.state();
+        match mem::replace(&mut *state, State::Done) {
+            State::New(wait) => {
+                *state = State::Waiting(wait);
+                Ok(())
+            }
+            other => {
+                *state = other;
+                Err(used())
+            }
+        }
+    }
+
+    /// Called by the one that waits.
     fn poll(&self, waker: &Waker) -> PyResult<Poll<Outcome>> {
         let mut state = self.state();
-        let wait = match &mut *state {
-            State::New(wait) | State::Waiting(wait) => wait.get_mut(),
-            _ => None,
+        let State::Waiting(wait) = &mut *state else {
+            return Err(used());
         };
-        let wait = wait.ok_or_else(|| {
-            PyRuntimeError::new_err(
-                "acquire() was awaited, entered or blocked on before, or by a parent process: call \
-                 it again",
-            )
-        })?;
+        let wait = wait.get_mut().ok_or_else(used)?;
         let polled = wait.as_mut().poll(&mut Context::from_waker(waker));
-        *state = match mem::replace(&mut *state, State::Done) {
-            State::New(wait) | State::Waiting(wait) if polled.is_pending() => State::Waiting(wait),
-            _ => State::Done,
-        };
+        if polled.is_ready() {
+            *state = State::Done;
+        }
         Ok(polled)
     }
 
@@ -111,6 +121,7 @@ impl Acquire {
     /// Blocks this thread, without the interpreter, until the request is granted or rejected.
     fn wait(&self, py: Python<'_>) -> PyResult<Py<Lease>> {
         let waker = Waker::from(Arc::new(Sleeper(thread::current())));
+        self.begin()?;
         loop {
             if let Poll::Ready(done) = self.poll(&waker)? {
                 return self.finish(py, done);
@@ -136,6 +147,12 @@ impl Acquire {
     }
 }
 
+fn used() -> PyErr {
+    PyRuntimeError::new_err(
+        "this acquire() is awaited, entered or blocked on already, or was: call acquire() again",
+    )
+}
+
 /// Returns an error if an event loop runs in this thread: it would be blocked.
 fn check_not_in_loop(py: Python<'_>) -> PyResult<()> {
     let modules = py.import("sys")?.getattr("modules")?;
@@ -154,7 +171,13 @@ fn check_not_in_loop(py: Python<'_>) -> PyResult<()> {
 impl Acquire {
     /// Blocks this thread until the permits are granted, and returns the lease.
     fn block(&self, py: Python<'_>) -> PyResult<Py<Lease>> {
-        check_not_in_loop(py)?;
+        if let Err(error) = check_not_in_loop(py) {
+            // It was used, in a wrong way: no second warning.
+            if self.begin().is_ok() {
+                self.cancel();
+            }
+            return Err(error);
+        }
         self.wait(py)
     }
 
@@ -266,12 +289,11 @@ impl Awaiting {
         // What `yield from` sets for a future: the task waits for it.
         future.setattr("_asyncio_future_blocking", true)?;
         let waker = event_loop.get().store(ticket, future.clone().unbind());
-        let polled = match granted {
-            Some(done) => Poll::Ready(done),
-            None => {
-                let polled = self.acquire.get().poll(&waker);
-                polled.inspect_err(|_| event_loop.get().leave(ticket))?
-            }
+        let polled = if let Some(done) = granted {
+            Poll::Ready(done)
+        } else {
+            let polled = self.acquire.get().poll(&waker);
+            polled.inspect_err(|_| event_loop.get().leave(ticket))?
         };
         let is_first = !event_loop.get().has_tasks_before(ticket);
         let step = match polled {
@@ -316,7 +338,8 @@ impl Awaiting {
                 }
                 return self.wait(py, EventLoop::running(py)?, ticket, None);
             }
-            Step::First | Step::Done => {}
+            Step::First => acquire.begin()?,
+            Step::Done => return Err(used()),
         }
         // Most requests are granted at once, and need nothing of the event loop.
         let granted = match acquire.poll(Waker::noop())? {
@@ -324,7 +347,7 @@ impl Awaiting {
             Poll::Ready(done) => Some(done),
             Poll::Pending => None,
         };
-        let running = EventLoop::running(py)?;
+        let running = EventLoop::running(py).inspect_err(|_| acquire.cancel())?;
         let ticket = running.0.get().ticket(acquire.line);
         self.wait(py, running, ticket, granted)
     }
@@ -350,16 +373,32 @@ impl Awaiting {
         Err(PyErr::from_value(error))
     }
 
-    /// Cancels the request.
+    /// Cancels the request, if this is what waits for it.
     fn close(&self) {
-        drop(self.leave());
-        self.acquire.get().cancel();
+        match self.leave() {
+            Step::Waits(..) | Step::Granted(..) => self.acquire.get().cancel(),
+            Step::First | Step::Done => {}
+        }
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.acquire)?;
+        if let Ok(step) = self.step.try_lock()
+            && let Step::Waits(event_loop, _) | Step::Granted(event_loop, _, _) = &*step
+        {
+            visit.call(event_loop)?;
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        self.close();
     }
 }
 
 impl Drop for Awaiting {
     fn drop(&mut self) {
-        self.leave();
+        self.close();
     }
 }
 

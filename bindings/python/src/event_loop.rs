@@ -31,8 +31,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
 
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
+use pyo3::types::PyWeakrefReference;
 
 /// The place of a task: the line in which it waits, that of a limiter or of a key, and its number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,7 +88,7 @@ struct Tasks {
 }
 
 /// What belongs to one event loop, which calls `deliver`.
-#[pyclass(frozen)]
+#[pyclass(frozen, weakref)]
 pub(crate) struct EventLoop {
     mailbox: Arc<Mailbox>,
     door: UnixStream,
@@ -97,6 +98,21 @@ pub(crate) struct EventLoop {
 
 #[pymethods]
 impl EventLoop {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // What another thread changes now is not garbage.
+        if let Ok(tasks) = self.tasks.try_lock() {
+            for future in tasks.futures.values() {
+                visit.call(future)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        let futures = mem::take(&mut self.tasks().futures);
+        drop(futures);
+    }
+
     /// Completes the futures whose tickets lie in the mailbox.
     fn deliver(&self, py: Python<'_>) -> PyResult<()> {
         let mut bytes = [0; 64];
@@ -121,23 +137,23 @@ impl EventLoop {
 pub(crate) type Running<'py> = (Py<EventLoop>, Bound<'py, PyAny>);
 
 impl EventLoop {
-    /// Returns that of the loop which runs in this thread.
+    /// Returns that of the loop which runs in this thread. The loop owns it, because it reads the
+    /// socket. It may own tasks of the loop, so the table of all has weak references alone.
     pub(crate) fn running(py: Python<'_>) -> PyResult<Running<'_>> {
-        static ALL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let running = py.import("asyncio")?.call_method0("get_running_loop")?;
-        let all = ALL.get_or_try_init(py, || {
-            let dictionary = py.import("weakref")?.call_method0("WeakKeyDictionary")?;
-            Ok::<_, PyErr>(dictionary.unbind())
-        })?;
-        let all = all.bind(py);
+        // One table for each interpreter of the process.
+        let all = py.import("portcullis._event_loops")?.getattr("ALL")?;
         let known = all.call_method1("get", (&running,))?;
-        if let Ok(known) = known.cast::<Self>() {
-            return Ok((known.clone().unbind(), running));
+        if !known.is_none()
+            && let Ok(known) = known.call0()?.cast_into::<Self>()
+        {
+            return Ok((known.unbind(), running));
         }
         let new = Py::new(py, Self::new()?)?;
         let door = new.get().door.as_raw_fd();
         running.call_method1("add_reader", (door, new.getattr(py, "deliver")?))?;
-        all.set_item(&running, &new)?;
+        let weak = PyWeakrefReference::new(new.bind(py))?;
+        all.set_item(&running, weak)?;
         Ok((new, running))
     }
 

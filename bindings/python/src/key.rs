@@ -1,7 +1,7 @@
 //! The key of a request: text, bytes or a whole number.
 //!
 //! A limit in this process finds a key by the hash that Python has for it, which text and bytes
-//! store: nothing is copied. It is SipHash with a random seed, of 64 bits, so it need only be mixed
+//! store: nothing is copied. It has 64 bits and a random seed, so it need only be mixed
 //! ([`Mixed`]). Python's hash of a number is the number, which a client may choose, so numbers are
 //! hashed here. Limits that processes share must find a key by the same hash in all of them, so
 //! they hash its bytes.
@@ -10,7 +10,7 @@ use core::hash::{BuildHasher, Hash, Hasher};
 use std::hash::RandomState;
 use std::sync::OnceLock;
 
-use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyString};
 
@@ -19,9 +19,11 @@ use pyo3::types::{PyBytes, PyInt, PyString};
 pub(crate) enum Key {
     /// The hash of a key, for limits in this process.
     Hashed(u64),
-    Text(String),
+    /// Text in UTF-8, with surrogates as they are.
+    Text(Vec<u8>),
     Bytes(Vec<u8>),
-    Number(i128),
+    /// Whether it is negative, and its amount.
+    Number(bool, u128),
 }
 
 impl Hash for Key {
@@ -31,7 +33,7 @@ impl Hash for Key {
             // The first byte differs by kind, so `"1"`, `b"1"` and `1` are three keys.
             Self::Text(text) => (0_u8, text).hash(state),
             Self::Bytes(bytes) => (1_u8, bytes).hash(state),
-            Self::Number(number) => (2_u8, number).hash(state),
+            Self::Number(is_negative, amount) => (2_u8, is_negative, amount).hash(state),
         }
     }
 }
@@ -85,37 +87,55 @@ impl Hasher for Mixed {
     }
 }
 
+/// Python's hash.
+#[inline]
+fn hash_of(key: &Bound<'_, PyAny>) -> PyResult<u64> {
+    Ok(key.hash()?.cast_unsigned() as u64)
+}
+
 impl Key {
     /// Reads a key for a limit in this process.
     #[inline]
     pub(crate) fn local(key: &Bound<'_, PyAny>) -> PyResult<Self> {
         static NUMBERS: OnceLock<RandomState> = OnceLock::new();
         if key.is_exact_instance_of::<PyString>() {
-            return Ok(Self::Hashed(key.hash()? as u64));
+            return Ok(Self::Hashed(hash_of(key)?));
         }
         if key.is_exact_instance_of::<PyBytes>() {
-            return Ok(Self::Hashed(key.hash()? as u64 ^ BYTES));
+            return Ok(Self::Hashed(hash_of(key)? ^ BYTES));
         }
         // A subclass may have another hash.
+        let py = key.py();
+        if key.is_instance_of::<PyString>() {
+            let text = py
+                .get_type::<PyString>()
+                .call_method1("__add__", (key, ""))?;
+            return Ok(Self::Hashed(hash_of(&text)?));
+        }
         Ok(Self::Hashed(match Self::shared(key)? {
-            Self::Text(text) => PyString::new(key.py(), &text).hash()? as u64,
-            Self::Bytes(bytes) => PyBytes::new(key.py(), &bytes).hash()? as u64 ^ BYTES,
+            Self::Bytes(bytes) => hash_of(&PyBytes::new(py, &bytes))? ^ BYTES,
             number => NUMBERS.get_or_init(RandomState::new).hash_one(number),
         }))
     }
 
     /// Reads a key for a limit that processes share.
     pub(crate) fn shared(key: &Bound<'_, PyAny>) -> PyResult<Self> {
-        if let Ok(text) = key.cast::<PyString>() {
-            return Ok(Self::Text(text.to_cow()?.into_owned()));
+        if key.is_instance_of::<PyString>() {
+            let encode = key.py().get_type::<PyString>().getattr("encode")?;
+            let bytes = encode.call1((key, "utf-8", "surrogatepass"))?;
+            return Ok(Self::Text(bytes.cast::<PyBytes>()?.as_bytes().to_vec()));
         }
         if let Ok(bytes) = key.cast::<PyBytes>() {
             return Ok(Self::Bytes(bytes.as_bytes().to_vec()));
         }
         if key.is_instance_of::<PyInt>() {
-            return key.extract().map(Self::Number).map_err(|_| {
-                PyOverflowError::new_err("a key that is a number has at most 127 bits")
-            });
+            if let Ok(amount) = key.extract() {
+                return Ok(Self::Number(false, amount));
+            }
+            let amount = key.call_method0("__neg__")?.extract();
+            return amount
+                .map(|amount| Self::Number(true, amount))
+                .map_err(|_| PyValueError::new_err("a key that is a number has at most 128 bits"));
         }
         Err(PyTypeError::new_err(format!(
             "a key is str, bytes or int, not {}",

@@ -16,8 +16,6 @@ use crate::lease::Lease;
 use crate::number::{Permits, optional, whole_u32};
 use crate::rate::Rate;
 use crate::settings::{Opened, SEGMENTS, Settings, timeout_of};
-#[cfg(target_os = "linux")]
-use crate::shared_file;
 
 /// A limit that is asked: what the two classes have in common.
 pub(crate) struct Limit {
@@ -34,16 +32,13 @@ fn room(max_waiting: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
 }
 
 impl Limit {
-    pub(crate) fn new(settings: Settings, opened: Opened) -> PyResult<Self> {
-        let limit = Self {
+    fn new(settings: Settings, opened: Opened) -> Self {
+        Self {
             is_held: settings.is_held(),
             settings,
             opened,
             door: PerProcess::new(),
-        };
-        // A limit of several processes may refuse.
-        limit.door()?;
-        Ok(limit)
+        }
     }
 
     /// Returns what this process asks.
@@ -103,7 +98,7 @@ impl Limiter {
     fn new(settings: Settings, max_waiting: u64) -> PyResult<Self> {
         let opened = settings.open(max_waiting)?;
         Ok(Self {
-            limit: Limit::new(settings, opened)?,
+            limit: Limit::new(settings, opened),
             max_waiting,
         })
     }
@@ -270,7 +265,7 @@ impl Concurrency {
         limit: &Bound<'_, PyAny>,
         max_waiting: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let limit = whole_u32(limit, "limit", 1)?;
+        let limit = whole_u32(limit, "limit", 1..=MOST_AT_ONCE)?;
         Self::of(Settings::Concurrency { limit }, max_waiting)
     }
 }
@@ -296,8 +291,8 @@ impl AllOf {
                 limit.get_type().name()?
             ))),
         });
-        let settings = settings.collect::<PyResult<_>>()?;
-        Self::of(Settings::AllOf(settings), max_waiting)
+        let settings = settings.collect::<PyResult<Vec<_>>>()?;
+        Self::of(Settings::all_of(settings)?, max_waiting)
     }
 }
 
@@ -308,10 +303,14 @@ pub(crate) struct Keyed {
     pub(crate) limit: Limit,
     keys: usize,
     max_waiting: u64,
-    is_shared: bool,
+    /// The name by which processes share it.
+    shared: Option<String>,
 }
 
-/// The most keys of a table: 2 GiB.
+/// The most permits of a concurrency limit.
+const MOST_AT_ONCE: u32 = (1 << 30) - 1;
+
+/// The most keys of a table: 4.3 GB.
 const MOST_KEYS: u64 = 100_000_000;
 
 /// The keys of a table unless they are given.
@@ -320,7 +319,7 @@ const KEYS: u64 = 10_000;
 impl Keyed {
     #[inline]
     fn key(&self, key: &Bound<'_, PyAny>) -> PyResult<Key> {
-        if self.is_shared {
+        if self.shared.is_some() {
             Key::shared(key)
         } else {
             Key::local(key)
@@ -351,10 +350,10 @@ impl Keyed {
         let settings = of_one.get().limit.settings.clone();
         let opened = settings.open_for_keys(keys, max_waiting)?;
         Ok(Self {
-            limit: Limit::new(settings, opened)?,
+            limit: Limit::new(settings, opened),
             keys,
             max_waiting,
-            is_shared: false,
+            shared: None,
         })
     }
 
@@ -407,7 +406,11 @@ impl Keyed {
     }
 
     fn __repr__(&self) -> String {
-        format!("Keyed({}, keys={})", self.limit.settings, self.keys)
+        let keyed = format!("Keyed({}, keys={})", self.limit.settings, self.keys);
+        match &self.shared {
+            Some(name) => format!("shared('{name}', {keyed})"),
+            None => keyed,
+        }
     }
 }
 
@@ -420,11 +423,10 @@ pub(crate) fn shared(py: Python<'_>, name: &str, limit: &Bound<'_, PyAny>) -> Py
     if let Ok(keyed) = limit.cast::<Keyed>() {
         let keyed = keyed.get();
         let settings = keyed.limit.settings.clone();
-        let (keys, max_waiting) = (keyed.keys, keyed.max_waiting);
-        let opened = shared_file::open_for_keys(&settings, name, keys, max_waiting)?;
+        let opened = settings.open_for_keys_of_host(name, keyed.keys, keyed.max_waiting)?;
         let shared = Keyed {
-            limit: Limit::new(settings, opened)?,
-            is_shared: true,
+            limit: Limit::new(settings, opened),
+            shared: Some(name.to_owned()),
             ..*keyed
         };
         return Ok(Py::new(py, shared)?.into_any());
@@ -436,11 +438,12 @@ pub(crate) fn shared(py: Python<'_>, name: &str, limit: &Bound<'_, PyAny>) -> Py
         )));
     };
     let limiter = limiter.get();
-    let settings = limiter.limit.settings.clone();
-    let opened = shared_file::open(&settings, name, limiter.max_waiting)?;
-    let shared = Limiter {
-        limit: Limit::new(settings, opened)?,
-        max_waiting: limiter.max_waiting,
+    let settings = Settings::Shared {
+        name: name.to_owned(),
+        limit: Box::new(limiter.limit.settings.clone()),
     };
+    let shared = Limiter::new(settings, limiter.max_waiting)?;
+    // It is open from now on, although no request was made.
+    shared.limit.door()?;
     Ok(Py::new(py, shared)?.into_any())
 }

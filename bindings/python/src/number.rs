@@ -1,7 +1,7 @@
 //! Numbers that callers pass, with errors that name them.
 
 use core::ops::RangeInclusive;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 /// Reads a whole number in `range`, which is that of the argument `name`.
@@ -19,6 +19,7 @@ pub(crate) fn whole(
                 "{name} must be an int, not {kind}"
             )))
         }
+        Err(error) if !error.is_instance_of::<PyOverflowError>(value.py()) => Err(error),
         _ => Err(PyValueError::new_err(format!(
             "{name} must be from {} to {}",
             range.start(),
@@ -28,10 +29,15 @@ pub(crate) fn whole(
 }
 
 /// As `whole`, for a number that fits 32 bits.
-pub(crate) fn whole_u32(value: &Bound<'_, PyAny>, name: &str, min: u32) -> PyResult<u32> {
-    let number = whole(value, name, min.into()..=u32::MAX.into())?;
+pub(crate) fn whole_u32(
+    value: &Bound<'_, PyAny>,
+    name: &str,
+    range: RangeInclusive<u32>,
+) -> PyResult<u32> {
+    let (least, most) = range.into_inner();
+    let number = whole(value, name, least.into()..=most.into())?;
     // It is in the range.
-    Ok(u32::try_from(number).unwrap_or(u32::MAX))
+    Ok(u32::try_from(number).unwrap_or(most))
 }
 
 /// As `whole`, for a number that may be missing.
@@ -58,7 +64,13 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Permits {
     fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         match value.extract::<u32>() {
             Ok(permits) => Ok(Self(permits)),
-            Err(_) => whole_u32(&value, "permits", 0).map(Self),
+            Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => {
+                whole_u32(&value, "permits", 0..=u32::MAX).map(Self)
+            }
+            Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => {
+                whole_u32(&value, "permits", 0..=u32::MAX).map(Self)
+            }
+            Err(error) => Err(error),
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Limits that all processes of a host share, in files of memory. Linux.
 
-use std::io::ErrorKind;
-use std::sync::Arc;
-
-use portcullis_core::Limiter;
-use portcullis_shm::{OpenError, SharedFile};
-use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
+use portcullis_core::keyed::{FixedWindowRules, TokenBucketRules};
+use portcullis_core::{FixedWindow, TokenBucket};
+use portcullis_shm::{
+    OpenError, Shareable, SharedConcurrency, SharedFile, SharedLimiter, SharedTable,
+};
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::settings::{AnyLimiter, Opened, PARTS, Settings, all_of, each, one, refused};
+use crate::errors::refused;
 
 /// What went wrong with the file, as Python would say it.
 fn failed(error: &OpenError) -> PyErr {
@@ -25,98 +25,46 @@ fn failed(error: &OpenError) -> PyErr {
     }
 }
 
-/// Opens a limit.
-pub(crate) fn open(settings: &Settings, name: &str, max_waiting: u64) -> PyResult<Opened> {
-    let (of, name) = (settings.clone(), name.to_owned());
-    let make = move || limiter(&of, &name).map(Arc::from);
-    settings.opened(make, one::<dyn Limiter + Send + Sync, true>(max_waiting))
+/// Opens a limiter.
+pub(crate) fn limiter<L: Shareable>(name: &str, limiter: L) -> PyResult<SharedLimiter<L>> {
+    let file = SharedFile::named(name);
+    file.and_then(|file| file.limiter(limiter))
+        .map_err(|error| failed(&error))
 }
 
-fn limiter(settings: &Settings, name: &str) -> PyResult<AnyLimiter> {
-    let file = || SharedFile::named(name).map_err(|error| failed(&error));
-    Ok(match settings {
-        Settings::TokenBucket { rate, burst } => {
-            let bucket = Settings::bucket(rate, *burst)?;
-            Box::new(file()?.limiter(bucket).map_err(|error| failed(&error))?)
-        }
-        Settings::FixedWindow { rate } => {
-            let window = Settings::window(rate)?;
-            Box::new(file()?.limiter(window).map_err(|error| failed(&error))?)
-        }
-        Settings::Concurrency { limit } => Box::new(
-            file()?
-                .concurrency(*limit, None)
-                .map_err(|error| failed(&error))?,
-        ),
-        // Each limit has a file.
-        Settings::AllOf(parts) => {
-            let numbered = parts.iter().enumerate();
-            let parts = numbered.map(|(index, part)| limiter(part, &format!("{name}.{index}")));
-            all_of(parts.collect::<PyResult<_>>()?)?
-        }
-        Settings::SlidingWindow { .. } => {
-            return Err(PyTypeError::new_err(
-                "processes can share a TokenBucket, a FixedWindow, a Concurrency, or an AllOf of \
-                 these",
-            ));
-        }
-    })
+/// Opens a limit of permits at once.
+pub(crate) fn concurrency(name: &str, limit: u32) -> PyResult<SharedConcurrency> {
+    let file = SharedFile::named(name);
+    file.and_then(|file| file.concurrency(limit, None))
+        .map_err(|error| failed(&error))
 }
 
-/// Opens limits for each key.
-pub(crate) fn open_for_keys(
-    settings: &Settings,
+/// Opens a bucket for each key.
+pub(crate) fn buckets(
     name: &str,
+    bucket: TokenBucket,
     keys: usize,
-    max_waiting: u64,
-) -> PyResult<Opened> {
-    let name = name.to_owned();
-    let file = move || SharedFile::named(&name).map_err(|error| failed(&error));
-    match settings.clone() {
-        Settings::TokenBucket { rate, burst } => {
-            let make = move || {
-                let table = file()?.table(Settings::bucket(&rate, burst)?, keys);
-                table.map(Arc::new).map_err(|error| failed(&error))
-            };
-            settings.opened(make, each::<_, true>(max_waiting))
-        }
-        Settings::FixedWindow { rate } => {
-            let make = move || {
-                let table = file()?.table(Settings::window(&rate)?, keys);
-                table.map(Arc::new).map_err(|error| failed(&error))
-            };
-            settings.opened(make, each::<_, true>(max_waiting))
-        }
-        _ => Err(PyTypeError::new_err(
-            "processes can share a TokenBucket or a FixedWindow for each key",
-        )),
-    }
+) -> PyResult<SharedTable<TokenBucketRules>> {
+    let file = SharedFile::named(name);
+    file.and_then(|file| file.table(bucket, keys))
+        .map_err(|error| failed(&error))
 }
 
-/// Removes the files of a limit, if no process uses them.
+/// Opens a window for each key.
+pub(crate) fn windows(
+    name: &str,
+    window: FixedWindow,
+    keys: usize,
+) -> PyResult<SharedTable<FixedWindowRules>> {
+    let file = SharedFile::named(name);
+    file.and_then(|file| file.table(window, keys))
+        .map_err(|error| failed(&error))
+}
+
+/// Removes the file of a shared limit, if no process uses it.
 #[pyfunction]
 pub(crate) fn remove_shared(name: &str) -> PyResult<()> {
-    let remove = |name: &str| SharedFile::named(name).and_then(|file| file.remove());
-    // Those of an `AllOf`, which are numbered from 0.
-    let mut parts = 0;
-    while parts < PARTS && remove_if_there(remove(&format!("{name}.{parts}")))? {
-        parts += 1;
-    }
-    match remove(name) {
-        Err(error) if parts == 0 || !is_missing(&error) => Err(failed(&error)),
-        _ => Ok(()),
-    }
-}
-
-fn is_missing(error: &OpenError) -> bool {
-    matches!(error, OpenError::System { error, .. } if error.kind() == ErrorKind::NotFound)
-}
-
-/// Returns whether the file was there.
-fn remove_if_there(removed: Result<(), OpenError>) -> PyResult<bool> {
-    match removed {
-        Ok(()) => Ok(true),
-        Err(error) if is_missing(&error) => Ok(false),
-        Err(error) => Err(failed(&error)),
-    }
+    let file = SharedFile::named(name);
+    file.and_then(|file| file.remove())
+        .map_err(|error| failed(&error))
 }

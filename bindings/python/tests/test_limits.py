@@ -4,6 +4,7 @@ import enum
 import gc
 import math
 import resource
+import subprocess
 import sys
 import threading
 import time
@@ -151,6 +152,7 @@ def test_all_of_takes_from_all_or_from_none() -> None:
 def test_each_key_has_a_limit() -> None:
     limits = Keyed(TokenBucket("3/h"), keys=100)
     keys: List[Any] = ["a", "b", b"a", 1, -1, -2, 2**61, 2**61 - 1, 0, "", b"", "1"]
+    keys += [2**128 - 1, 2**127, -(2**128 - 1), "\udc80", "ä", "a\0b"]
     for key in keys:
         assert limits.available(key) == 3, key
         assert sum(limits.allow(key) for _ in range(9)) == 3, key
@@ -170,9 +172,12 @@ def test_a_key_of_a_subclass_is_that_of_its_class() -> None:
         ONE = 1
 
     limits = Keyed(TokenBucket("1/h"))
+    class Odd(str):
+        pass
+
     same: Any
     key: Any
-    for key, same in [("x", Name("x")), ("red", Colour.RED), (1, Number.ONE), (0, False)]:
+    for key, same in [("x", Name("x")), ("\udc80", Odd("\udc80")), ("red", Colour.RED), (1, Number.ONE), (0, False)]:
         assert limits.allow(key) and not limits.allow(same)
 
 
@@ -180,6 +185,71 @@ def test_a_key_of_a_subclass_is_that_of_its_class() -> None:
 def test_other_keys_are_refused(key: Any) -> None:
     with pytest.raises(TypeError, match="a key is str, bytes or int, not"):
         Keyed(TokenBucket("1/h")).allow(key)
+
+
+def test_a_key_that_is_a_number_has_128_bits() -> None:
+    with pytest.raises(ValueError, match="at most 128 bits"):
+        Keyed(TokenBucket("1/h")).allow(2**128)
+
+
+def test_an_error_of_an_argument_is_passed_on() -> None:
+    class Number:
+        def __index__(self) -> int:
+            raise KeyError("as it was")
+
+    number: Any = Number()
+    with pytest.raises(KeyError, match="as it was"):
+        TokenBucket("1/h").allow(number)
+    with pytest.raises(KeyError, match="as it was"):
+        TokenBucket("1/h", burst=number)
+
+
+@pytest.mark.parametrize(
+    "rate", ["86399/d", "100003/d", "1000003/d", "1234567/d", "10000019/h", "7777777/15min", "3/s"]
+)
+def test_a_bucket_has_any_rate(rate: str) -> None:
+    count = int(rate.split("/")[0])
+    for bucket in [TokenBucket(rate), TokenBucket(rate, burst=2 * count)]:
+        capacity = bucket.available()
+        assert capacity in (count, 2 * count) and bucket.allow(capacity)
+        assert 0 < bucket.retry_after(1) <= 86_400 / count + 0.001
+    keyed = Keyed(TokenBucket(rate, burst=5))
+    assert keyed.allow("a", 5)
+
+
+def test_a_bucket_of_a_high_rate_is_full_when_it_was_idle() -> None:
+    for start in range(8):
+        bucket = TokenBucket("2147483647/s")
+        assert bucket.available() == 2147483647 and bucket.allow(), start
+
+
+def test_limits_of_limits_are_joined() -> None:
+    limit = AllOf(AllOf(TokenBucket("1/s"), Concurrency(2)), FixedWindow("9/h"))
+    assert repr(limit) == "AllOf(TokenBucket('1/s'), Concurrency(2), FixedWindow('9/h'))"
+    for _ in range(3000):
+        limit = AllOf(limit)
+    with limit.acquire():
+        pass
+
+
+def test_a_table_that_does_not_fit_is_an_error() -> None:
+    program = (
+        "import resource, portcullis as p\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "table = p.Keyed(p.TokenBucket('1/s'), keys=100_000_000)\n"
+        "try:\n"
+        "    table.allow('a')\n"
+        "except MemoryError as error:\n"
+        "    print(error)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=30)
+    assert run.returncode == 0 and b"a table of this size needs" in run.stdout
+
+
+def test_a_key_without_room_is_denied() -> None:
+    limits = Keyed(TokenBucket("2/h"), keys=10)
+    granted = [sum(limits.allow(key) for _ in range(4)) for key in range(1000)]
+    assert granted[:10] == [2] * 10 and set(granted) == {0, 2}
 
 
 def test_a_key_has_several_limits() -> None:
@@ -261,7 +331,7 @@ untyped: Any = portcullis
         (lambda: TokenBucket("5/s", max_waiting=-1), ValueError, "max_waiting must be from 0"),
         (lambda: SlidingWindow("5/s", segments=0), ValueError, "segments must be from 1 to 8"),
         (lambda: SlidingWindow("5/s", segments=9), ValueError, "segments must be from 1 to 8"),
-        (lambda: Concurrency(0), ValueError, "limit must be from 1"),
+        (lambda: Concurrency(0), ValueError, "limit must be from 1 to 1073741823"),
         (lambda: AllOf(), ValueError, "AllOf takes 1 to 8 limits"),
         (lambda: AllOf(*[Concurrency(1)] * 9), ValueError, "AllOf takes 1 to 8 limits"),
         (lambda: untyped.AllOf("5/s"), TypeError, "AllOf takes limits, .* not str"),

@@ -133,7 +133,8 @@ def test_processes_share_a_bucket(name: str) -> None:
 
 
 def test_a_forked_process_shares_what_its_parent_opened(name: str) -> None:
-    bucket = portcullis.shared(name, AllOf(TokenBucket("100/h"), FixedWindow("90/day")))
+    window = portcullis.shared(name + "-window", FixedWindow("90/day"))
+    bucket = AllOf(portcullis.shared(name, TokenBucket("100/h")), window)
     keyed = portcullis.shared(name + "-keys", Keyed(FixedWindow("50/day"), keys=100))
     pids = []
     for _ in range(3):
@@ -146,8 +147,11 @@ def test_a_forked_process_shares_what_its_parent_opened(name: str) -> None:
     taken = sum(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)
     assert taken == 90 + 50
     assert not bucket.allow() and not keyed.allow("ä key") and keyed.allow("another")
-    del bucket, keyed
+    assert not window.allow(), "one limit, alone and as a part"
+    assert window.available() == 0
+    del bucket, keyed, window
     gc.collect()
+    portcullis.remove_shared(name + "-window")
     portcullis.remove_shared(name + "-keys")
 
 
@@ -164,6 +168,10 @@ def test_places_of_a_dead_process_return(name: str) -> None:
     assert places.try_acquire() is None
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
+    deadline = time.monotonic() + 10
+    while places.available() < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     with places.acquire(2, timeout=10):
         assert places.available() == 0
     assert places.available() == 2
@@ -210,6 +218,7 @@ def test_a_name_has_one_limit(name: str) -> None:
     "limit, problem",
     [
         (SlidingWindow("10/s"), "processes can share a TokenBucket, a FixedWindow"),
+        (AllOf(TokenBucket("1/s"), Concurrency(1)), "share each limit under a name of its own"),
         (Keyed(Concurrency(1)), "processes can share a TokenBucket or a FixedWindow for each"),
         ("10/s", "shared takes a limit"),
     ],
@@ -217,6 +226,16 @@ def test_a_name_has_one_limit(name: str) -> None:
 def test_what_cannot_be_shared_is_refused(name: str, limit: Any, problem: str) -> None:
     with pytest.raises(TypeError, match=problem):
         portcullis.shared(name, limit)
+
+
+def test_a_shared_limit_says_so(name: str) -> None:
+    bucket = portcullis.shared(name, TokenBucket("5/s"))
+    assert repr(bucket) == f"shared('{name}', TokenBucket('5/s'))"
+    assert repr(AllOf(bucket)) == f"AllOf({bucket!r})"
+    with pytest.raises(TypeError, match="processes can share a TokenBucket"):
+        portcullis.shared("another", bucket)
+    with pytest.raises(TypeError, match="a limit for each key is a TokenBucket"):
+        Keyed(bucket)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "x" * 300])

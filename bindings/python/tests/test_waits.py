@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import random
 import signal
 import subprocess
@@ -161,17 +162,29 @@ def test_a_grant_at_once_lets_those_run_first_that_were_granted_before() -> None
         await waits
         assert order == ["first", "second"]
 
+        # Also in the turn in which the first is woken, before it runs.
+        first, second = await places.acquire(), await places.acquire()
+        order.clear()
+        waits = asyncio.ensure_future(one("first"))
+        await asyncio.sleep(0.01)
+        first.release()
+        second.release()
+        await asyncio.sleep(0)
+        later = asyncio.ensure_future(one("second"))
+        await asyncio.gather(waits, later)
+        assert order == ["first", "second"]
+
         # So does one that is cancelled then.
         held = await places.acquire(2)
         waits = asyncio.ensure_future(one("first"))
         await asyncio.sleep(0)
         held.release()
-        second = asyncio.ensure_future(one("second"))
+        later = asyncio.ensure_future(one("second"))
         await asyncio.sleep(0)
-        second.cancel()
+        later.cancel()
         await waits
         with pytest.raises(asyncio.CancelledError):
-            await second
+            await later
         assert places.available() == 2
 
     run(main())
@@ -270,17 +283,79 @@ def test_a_request_is_waited_for_once() -> None:
     async def main() -> None:
         request = TokenBucket("5/s").acquire()
         await request
-        with pytest.raises(RuntimeError, match="call it again"):
+        with pytest.raises(RuntimeError, match="call acquire.. again"):
             await request
         places = Concurrency(1)
         place = places.acquire()
         async with place:
-            with pytest.raises(RuntimeError, match="call it again"):
+            with pytest.raises(RuntimeError, match="call acquire.. again"):
                 async with place:
                     pass
         assert places.available() == 1
 
     run(main())
+
+
+def test_a_request_has_one_that_waits_for_it() -> None:
+    async def main() -> None:
+        places = Concurrency(1)
+        lease = await places.acquire()
+        request = places.acquire()
+        first = asyncio.ensure_future(_await(request))
+        await asyncio.sleep(0.01)
+        second = asyncio.ensure_future(_await(request))
+        await asyncio.sleep(0.01)
+        second.cancel()
+        with pytest.raises(RuntimeError, match="call acquire.. again"):
+            await second
+        with pytest.raises(RuntimeError, match="call acquire.. again"):
+            await asyncio.get_running_loop().run_in_executor(None, request.block)
+        assert places.waiting() == 1
+        lease.release()
+        (await first).release()
+        assert places.available() == 1
+
+    run(main())
+
+
+def test_a_task_outside_of_asyncio_loses_nothing() -> None:
+    places = Concurrency(1)
+    held = places.try_acquire()
+    assert held is not None
+    request = places.acquire()
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        _await(request).send(None)
+    assert places.waiting() == 0
+    held.release()
+    assert places.available() == 1
+
+
+def test_loops_that_are_closed_while_tasks_wait_are_freed() -> None:
+    places = Concurrency(1)
+    held = places.try_acquire()
+    assert held is not None
+
+    async def wait() -> None:
+        async with places.acquire():
+            pass
+
+    def leave_a_loop() -> None:
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(wait())
+        setattr(task, "_log_destroy_pending", False)
+        loop.run_until_complete(asyncio.sleep(0.001))
+        loop.close()
+
+    leave_a_loop()
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        leave_a_loop()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert places.waiting() == 0
+    held.release()
+    assert places.available() == 1
 
 
 def test_a_request_that_nobody_waits_for_warns() -> None:
@@ -291,10 +366,10 @@ def test_a_request_that_nobody_waits_for_warns() -> None:
 def test_a_thread_does_not_block_an_event_loop() -> None:
     async def main() -> None:
         places = Concurrency(1)
-        with pytest.warns(RuntimeWarning), pytest.raises(RuntimeError, match="async with"):
+        with pytest.raises(RuntimeError, match="async with"):
             with places.acquire():
                 pass
-        with pytest.warns(RuntimeWarning), pytest.raises(RuntimeError, match="async with"):
+        with pytest.raises(RuntimeError, match="async with"):
             places.acquire().block()
         assert places.available() == 1
 
