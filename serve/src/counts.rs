@@ -14,8 +14,8 @@
 //! none now. So a denial counts as one in shadow if its policy had the rule as a shadow.
 
 use core::cmp::Reverse;
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use core::time::Duration;
 use core::{mem, ptr};
 use std::collections::{BTreeMap, VecDeque};
@@ -92,6 +92,7 @@ pub(crate) struct Counts {
     untrusted: AtomicU64,
     reloads: [AtomicU64; 2],
     refused_file: Mutex<Option<RefusedFile>>,
+    lacks_restart: AtomicBool,
     connections: AtomicU64,
 }
 
@@ -250,6 +251,7 @@ impl Counts {
             untrusted: AtomicU64::new(0),
             reloads: [const { AtomicU64::new(0) }; 2],
             refused_file: Mutex::new(None),
+            lacks_restart: AtomicBool::new(false),
             connections: AtomicU64::new(0),
         }
     }
@@ -331,6 +333,15 @@ impl Counts {
     pub(crate) fn refused_file(&self) -> Option<RefusedFile> {
         let refused = self.refused_file.lock();
         refused.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes whether the table `serve` is another one than that of the start.
+    pub(crate) fn lacks_restart(&self, lacks: bool) {
+        self.lacks_restart.store(lacks, Relaxed);
+    }
+
+    pub(crate) fn is_restart_lacking(&self) -> bool {
+        self.lacks_restart.load(Relaxed)
     }
 
     /// Counts a connection until the result is dropped.

@@ -176,6 +176,13 @@ fn of_program(text: &mut Text, counts: &Counts, stores: &[StoreState]) {
         "Whether the policy file is refused, so that the policy before is in force.",
     );
     text.sample(name, &[], u8::from(counts.refused_file().is_some()));
+    let name = "portcullis_restart_needed";
+    text.metric(
+        name,
+        "gauge",
+        "Whether the table serve of the file has changed since the start.",
+    );
+    text.sample(name, &[], u8::from(counts.is_restart_lacking()));
     let name = "portcullis_policy_table_bytes";
     text.metric(name, "gauge", "The memory of the tables of all rules.");
     text.sample(name, &[], counts.live().load().table_bytes());

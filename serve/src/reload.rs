@@ -231,7 +231,9 @@ fn look(file: &mut Enforced, settings: &Settings, counts: &Arc<Counts>) -> bool 
             counts.file_is_refused(None);
             tell(&change);
             file.warn(&live.load());
-            if file.settings.as_ref() != Some(settings) {
+            let lacks_restart = file.settings.as_ref() != Some(settings);
+            counts.lacks_restart(lacks_restart);
+            if lacks_restart {
                 tracing::warn!("{RESTART}");
             }
             true
@@ -259,11 +261,19 @@ fn tell_why(error: &str) {
 
 fn tell(change: &Change) {
     let names = |names: &mut dyn Iterator<Item = &str>| names.collect::<Vec<_>>().join(", ");
+    let ended = names(&mut change.ended());
     tracing::info!(
         generation = change.generation(),
         kept = names(&mut change.kept()),
         begun = names(&mut change.begun()),
-        ended = names(&mut change.ended()),
+        ended,
         "a policy is in force"
     );
+    // A file that was cut off may be valid.
+    if !ended.is_empty() {
+        tracing::warn!(
+            rules = ended,
+            "rules are gone: nothing enforces them any more"
+        );
+    }
 }

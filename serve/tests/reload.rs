@@ -206,8 +206,18 @@ fn what_this_program_cannot_limit_is_told() {
     program.event("a policy is in force");
     let told = program.events_until("this needs a restart");
     let told = &told[..told.len() - 1];
-    let rules: Vec<_> = told.iter().map(|event| &event["rule"]).collect();
-    assert_eq!(rules, ["images"]);
+    let rules = [&told[0]["rules"], &told[1]["rule"]];
+    assert_eq!(rules, ["uploads", "images"], "one is gone, and one is new");
+    assert_eq!(told.len(), 2);
+    let gone = told[0]["message"].as_str().unwrap();
+    assert!(gone.contains("rules are gone"), "{gone}");
+    let needs = |restart| {
+        let line = format!("portcullis_restart_needed {}\n", u8::from(restart));
+        until(|| program.metrics().contains(&line));
+    };
+    needs(true);
+    program.write(&changed);
+    needs(false);
     // A limit that is left out has no samples.
     assert!(!program.metrics().contains("at once"));
 }
