@@ -62,6 +62,25 @@ impl Display for Seconds {
     }
 }
 
+/// What is wrong with the policy file, if anything.
+fn of_file(text: &mut Text, counts: &Counts) {
+    for (name, help, is) in [
+        (
+            "portcullis_policy_file_refused",
+            "Whether the policy file is refused, so that the policy before is in force.",
+            counts.refused_file().is_some(),
+        ),
+        (
+            "portcullis_restart_needed",
+            "Whether the table serve of the file has changed since the start.",
+            counts.is_restart_lacking(),
+        ),
+    ] {
+        text.metric(name, "gauge", help);
+        text.sample(name, &[], u8::from(is));
+    }
+}
+
 /// All metrics.
 pub(crate) fn text(counts: &Counts, stores: &[StoreState]) -> String {
     let mut text = Text::default();
@@ -169,20 +188,7 @@ fn of_program(text: &mut Text, counts: &Counts, stores: &[StoreState]) {
     for (result, count) in ["refused", "in_force"].into_iter().zip(counts.reloads()) {
         text.sample(name, &[("result", result)], count);
     }
-    let name = "portcullis_policy_file_refused";
-    text.metric(
-        name,
-        "gauge",
-        "Whether the policy file is refused, so that the policy before is in force.",
-    );
-    text.sample(name, &[], u8::from(counts.refused_file().is_some()));
-    let name = "portcullis_restart_needed";
-    text.metric(
-        name,
-        "gauge",
-        "Whether the table serve of the file has changed since the start.",
-    );
-    text.sample(name, &[], u8::from(counts.is_restart_lacking()));
+    of_file(text, counts);
     let name = "portcullis_policy_table_bytes";
     text.metric(name, "gauge", "The memory of the tables of all rules.");
     text.sample(name, &[], counts.live().load().table_bytes());

@@ -80,8 +80,8 @@ pub(crate) const TASKS: &[Task] = &[
     },
     Task {
         name: "test",
-        about: "all checks that a change must pass: all steps except those of quick and \
-            those for a release",
+        about: "all checks that a change must pass: all steps except those whose names begin with \
+            quick, and those for a release",
         steps: "lint package tests examples core-tests doc-tests readme book loom explore bench-check \
                 hot-paths no-std firmware embedded firmware-cost c-bindings python",
     },
@@ -345,7 +345,8 @@ fn fmt(context: &Context) -> Check {
     let formatted = ["", "firmware", "docs/embedded", "docs/embedded-m0"].map(|folder| {
         let mut cargo = setup::component(context, "fmt", Part::Rustfmt);
         cargo.current_dir(context.root.join(folder));
-        command::run(cargo.words("--all --check"))
+        let formatted = command::run(cargo.words("--all --check"));
+        formatted.map_err(|why| format!("{why}: run `cargo fmt --all`"))
     });
     together(formatted.into_iter().chain([width::check(&context.root)]))
 }

@@ -173,6 +173,28 @@ fn every_public_trait_says_whether_users_implement_it() {
 }
 
 #[test]
+fn each_file_of_the_queue_with_a_mutant_has_a_row() {
+    let document = read("CONTRIBUTING.md");
+    let (_, section) = document.split_once("## How to change the queue").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let mutants = read("xtask/mutants/async.txt");
+    let files = mutants
+        .lines()
+        .filter_map(|line| line.strip_prefix("@ async/src/"));
+    let files = files.filter(|file| !file.starts_with("adapters/"));
+    let has_row = |file: &str| {
+        let name = file.rsplit('/').next().unwrap_or_default();
+        let folders = ["queues/", "driving/timer/"];
+        let folder = folders.iter().find(|folder| file.starts_with(*folder));
+        section.contains(&format!("/{name}`"))
+            || section.contains(&format!("`{name}`"))
+            || folder.is_some_and(|folder| section.contains(&format!("`async/src/{folder}`")))
+    };
+    let missing: Vec<_> = files.filter(|file| !has_row(file)).collect();
+    assert_eq!(missing, [""; 0], "CONTRIBUTING.md, How to change the queue");
+}
+
+#[test]
 fn contributors_find_every_task_and_step() {
     let document = read("CONTRIBUTING.md");
     let tasks = TASKS.iter().map(|task| task.name);

@@ -112,8 +112,15 @@ impl Modules {
                 if path.is_empty() || is_module || is_of_the_root {
                     continue;
                 }
+                let defines = |of: &(&Vec<String>, &Module)| of.1.defines.contains(name);
+                let known = self
+                    .0
+                    .iter()
+                    .find(defines)
+                    .map(|(module, _)| module.join("::"));
+                let known = known.map_or_else(String::new, |of| format!(", `crate::{of}`"));
                 found.push(format!(
-                    "{}: import `{name}` from the module that defines it, not from the root",
+                    "{}: import `{name}` from the module that defines it{known}, not from the root",
                     module.file
                 ));
             }
@@ -376,8 +383,11 @@ mod tests {
                 "pub struct C; pub struct D; #[cfg(test)] mod tests { use crate::C; }",
             ),
         ]);
-        let message =
-            |name| format!("a: import `{name}` from the module that defines it, not from the root");
+        let message = |name| {
+            format!(
+                "a: import `{name}` from the module that defines it, `crate::b`, not from the root"
+            )
+        };
         assert_eq!(of.imports_from_the_root(), ["C", "D"].map(message));
     }
 

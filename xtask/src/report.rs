@@ -60,7 +60,12 @@ pub(crate) fn summary(steps: &[Ended], printed: impl Fn(&'static str) -> Option<
     {
         let (word, remark) = outcome.words();
         let took = format!("{:.0} s", took.as_secs_f64().ceil());
-        let remark = remark.lines().next().unwrap_or_default();
+        let mut lines = remark.lines();
+        let mut remark = lines.next().unwrap_or_default().to_owned();
+        let more = lines.count();
+        if more > 0 {
+            _ = write!(remark, " (and {more} lines more)");
+        }
         let line = format!("{name:15} {word:8} {took:>6} {work:>6} s of work  {remark}");
         text.extend([line.trim_end(), "\n"]);
     }
