@@ -1,8 +1,8 @@
 //! The Python bindings of Portcullis: the module `portcullis._portcullis`.
 //!
 //! The package is documented in `README.md` and in `python/portcullis/_portcullis.pyi`. The classes
-//! ask limits through one trait, whatever they are ([`door`]). Requests wait in the queues of
-//! `portcullis-async`, in tasks of asyncio ([`event_loop`]) and in threads alike.
+//! ask limits through one trait, whatever they are (`door.rs`). Requests wait in the queues of
+//! `portcullis-async`, in tasks of asyncio (`event_loop.rs`) and in threads alike.
 #![forbid(unsafe_code)]
 #![cfg(unix)]
 
