@@ -522,7 +522,9 @@ def test_anyio_waits_by_the_same_path() -> None:
 
 def test_an_interrupt_ends_a_blocked_thread() -> None:
     program = (
-        "import portcullis\n"
+        "import portcullis, signal\n"
+        # A job in the background of a shell starts with this signal ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "bucket = portcullis.TokenBucket('1/h')\n"
         "bucket.allow()\n"
         "print('waits', flush=True)\n"
