@@ -431,8 +431,8 @@ fn tests(context: &Context) -> Check {
 }
 
 /// Test files that take many seconds without optimisation, or that run in real time.
-const SLOW: &str = "io_rate named_twice random_driver reservations retry_behind signal \
-                    sliced_bucket striped_bucket striped_concurrency";
+const SLOW: &str = "interval io_rate keyed_list late named_twice penalty random_driver reservations \
+                    retry_behind signal sliced_bucket striped_bucket striped_concurrency";
 
 /// Runs the tests without optimisation: faster to compile after each change, slower to run.
 fn quick_tests(context: &Context) -> Check {
