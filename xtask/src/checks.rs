@@ -80,8 +80,8 @@ pub(crate) const TASKS: &[Task] = &[
     },
     Task {
         name: "test",
-        about: "all checks that a change must pass: all steps except those whose names begin with \
-            quick, and those for a release",
+        about: "all checks that a change must pass: not the steps for a release, and not those \
+            whose names begin with quick",
         steps: "lint package tests examples core-tests doc-tests readme book loom explore bench-check \
                 hot-paths no-std firmware embedded firmware-cost c-bindings python",
     },

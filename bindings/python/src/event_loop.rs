@@ -56,7 +56,7 @@ impl Mailbox {
         let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         tickets.push(ticket);
         if tickets.len() == 1 {
-            // Fails if the loop is gone. Then nobody waits.
+            // If the loop was closed, the write fails, and there is no task to wake.
             _ = (&self.bell).write(&[0]);
         }
     }

@@ -62,27 +62,26 @@ impl<T> OfProcess<T> {
         }
     }
 
+    /// Whether this process has made the value.
     #[inline]
-    fn is_of(&self, forks: u32) -> bool {
-        self.forks == forks
+    fn is_own(&self) -> bool {
+        self.forks == FORKS.load(Relaxed)
     }
 
     /// Returns the value, if this process has made it.
     pub(crate) fn get(&self) -> Option<&T> {
-        self.value
-            .as_ref()
-            .filter(|_| self.is_of(FORKS.load(Relaxed)))
+        self.value.as_ref().filter(|_| self.is_own())
     }
 
     /// Returns the value, if this process has made it.
     pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
-        let is_own = self.is_of(FORKS.load(Relaxed));
+        let is_own = self.is_own();
         self.value.as_mut().filter(|_| is_own)
     }
 
     /// Takes the value out, if this process has made it.
     pub(crate) fn take(&mut self) -> Option<T> {
-        if self.is_of(FORKS.load(Relaxed)) {
+        if self.is_own() {
             self.value.take()
         } else {
             None
@@ -92,7 +91,7 @@ impl<T> OfProcess<T> {
 
 impl<T> Drop for OfProcess<T> {
     fn drop(&mut self) {
-        if !self.is_of(FORKS.load(Relaxed)) {
+        if !self.is_own() {
             mem::forget(self.value.take());
         }
     }

@@ -64,13 +64,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Permits {
     fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         match value.extract::<u32>() {
             Ok(permits) => Ok(Self(permits)),
-            Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => {
-                whole_u32(&value, "permits", 0..=u32::MAX).map(Self)
-            }
-            Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => {
-                whole_u32(&value, "permits", 0..=u32::MAX).map(Self)
-            }
-            Err(error) => Err(error),
+            // The error names the argument.
+            Err(_) => whole_u32(&value, "permits", 0..=u32::MAX).map(Self),
         }
     }
 }
