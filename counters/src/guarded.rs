@@ -46,6 +46,9 @@ pub enum OnFailure {
     /// Denies every request: no permit is granted that the store has not granted.
     #[default]
     Deny,
+    /// Fails with [`StoreError::Unavailable`]: no permit is granted, and the caller can tell an
+    /// outage from a limit that is used up. The middleware of `portcullis-tower` answers 503.
+    Fail,
     /// Decides in the memory of this instance, with `part / whole` of each limit, rounded down. A
     /// limit of which no permit is left denies.
     ///
@@ -204,7 +207,7 @@ impl fmt::Display for StoreEvent {
 type Observer = Box<dyn Fn(&StoreEvent) + Send + Sync>;
 
 /// A [`CounterStore`] that decides requests while the store behind it is down or slow: it allows
-/// them, denies them, or decides them with a local share of their limits.
+/// them, denies them, fails them, or decides them with a local share of their limits.
 ///
 /// - **A failure** is [`StoreError::Unavailable`]. How long a call may take is a setting of the
 ///   store behind: `RedisSettings::time_limit`. A call whose outcome is not known may have taken
@@ -529,7 +532,10 @@ impl<S: CounterStore, C: Clock + Send + Sync> GuardedStore<S, C> {
         };
         let (part, whole) = match self.settings.on_failure {
             OnFailure::Deny if !charges.is_empty() => return Ok(denied(0)),
-            OnFailure::Allow | OnFailure::Deny => {
+            OnFailure::Fail if !charges.is_empty() => {
+                return Err(StoreError::Unavailable("it has no answer".into()));
+            }
+            OnFailure::Allow | OnFailure::Deny | OnFailure::Fail => {
                 return Ok(StoreDecision {
                     denied_by: None,
                     retry: None,

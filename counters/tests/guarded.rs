@@ -175,6 +175,23 @@ fn the_policy_decides_while_the_store_is_down() {
 }
 
 #[test]
+fn an_outage_can_be_told_from_a_limit_without_permits() {
+    let guarded = Guarded::new(OnFailure::Fail);
+    let limit = bucket(1, SECOND, 1);
+    assert!(guarded.take(&limit, 1).is_allowed());
+    assert_eq!(guarded.take(&limit, 1).denied_by(), Some(0));
+    guarded.fails(true);
+    let charge = [Charge::new("a", &limit, 1)];
+    for _ in 0..2 {
+        let failed = block_on(guarded.store.take(&charge));
+        assert!(matches!(failed, Err(StoreError::Unavailable(_))));
+        let failed = block_on(guarded.store.take_many(&[&charge])).unwrap();
+        assert!(matches!(failed[..], [Err(StoreError::Unavailable(_))]));
+    }
+    assert!(block_on(guarded.store.take(&[])).unwrap().is_allowed());
+}
+
+#[test]
 fn a_share_is_a_part_of_each_limit() {
     let guarded = Guarded::new(OnFailure::Share { part: 1, whole: 4 });
     guarded.fails(true);

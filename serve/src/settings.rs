@@ -125,8 +125,14 @@ impl<'de> Deserialize<'de> for Address {
 }
 
 /// What decides while a store has no answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WhenDown(pub(crate) OnFailure);
+
+impl Default for WhenDown {
+    fn default() -> Self {
+        Self(OnFailure::Fail)
+    }
+}
 
 impl<'de> Deserialize<'de> for WhenDown {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -137,7 +143,8 @@ impl<'de> Deserialize<'de> for WhenDown {
             (0 < part && part <= whole).then_some(OnFailure::Share { part, whole })
         };
         match &*text {
-            "deny" => Ok(Self(OnFailure::Deny)),
+            // The reply is 503, not that of a limit that is used up: no client need be looked for.
+            "deny" => Ok(Self(OnFailure::Fail)),
             "allow" => Ok(Self(OnFailure::Allow)),
             _ => share().map(Self).ok_or_else(|| {
                 let text = format_args!("`{text}` is not deny, allow or a share such as 1/4");

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use portcullis_core::{Clock, MonotonicClock, Timestamp};
 use portcullis_counters::{
-    Charge, Counter, CounterLimit, CounterStore, GuardSettings, GuardedStore, OnFailure, Origin,
-    QuotaRead, QuotaWrite, RedisCounters, RedisSettings, StoreDecision, StoreError, StoreEvent,
-    StoreFuture,
+    CounterStore, GuardSettings, GuardedStore, RedisCounters, RedisSettings, StoreEvent,
 };
 use portcullis_policy::Stores;
 use tokio::time::sleep;
@@ -45,7 +43,7 @@ pub(crate) fn open(settings: &Settings) -> Result<(Stores, Vec<StoreState>), Str
         let store = open_one(name, of_store);
         let store = store.map_err(|error| format!("serve.stores.{name}: {error}"))?;
         let store = Arc::new(store);
-        stores = stores.with(name, for_rules(of_store, &store));
+        stores = stores.with(name, Arc::clone(&store) as Arc<dyn CounterStore>);
         states.push(StoreState {
             name: name.clone(),
             store,
@@ -67,16 +65,6 @@ fn open_one(name: &str, settings: &StoreSettings) -> Result<Guarded, String> {
     let guarded = GuardedStore::new(store, MonotonicClock::new(), guard);
     let (name, clock, reasons) = (name.to_owned(), MonotonicClock::new(), EachMinute::new());
     Ok(guarded.observed(move |event| tell(&name, event, &reasons, clock.now())))
-}
-
-/// The store as the rules have it.
-fn for_rules(settings: &StoreSettings, store: &Arc<Guarded>) -> Arc<dyn CounterStore> {
-    let store = Arc::clone(store);
-    if settings.when_down.0 == OnFailure::Deny {
-        Arc::new(Unanswered(store))
-    } else {
-        store
-    }
 }
 
 /// Asks a store from time to time, without end. So an outage, and its end, are found out before a
@@ -109,70 +97,6 @@ async fn warn_of_eviction(StoreState { name, store, .. }: &StoreState) {
             store = name,
             "whether it forgets limits when its memory is full is not known: {error}"
         ),
-    }
-}
-
-/// A guarded store, whose own denials are errors: the reply is 503, and not that of a limit that
-/// has no permits left. No limit of a client is reached, and no client need be looked for.
-struct Unanswered<S>(Arc<S>);
-
-impl<S> Unanswered<S> {
-    fn told(decided: Result<StoreDecision, StoreError>) -> Result<StoreDecision, StoreError> {
-        let decision = decided?;
-        let is_guards = matches!(decision.origin(), Origin::Fallback);
-        if is_guards && decision.denied_by().is_some() {
-            return Err(StoreError::Unavailable("the store has no answer".into()));
-        }
-        Ok(decision)
-    }
-}
-
-impl<S: CounterStore> CounterStore for Unanswered<S> {
-    fn get_many<'a>(&'a self, ids: &'a [&'a str]) -> StoreFuture<'a, Vec<Counter>> {
-        self.0.get_many(ids)
-    }
-
-    fn increment_and_get<'a>(
-        &'a self,
-        id: &'a str,
-        expiry: Duration,
-        delta: i64,
-    ) -> StoreFuture<'a, Counter> {
-        self.0.increment_and_get(id, expiry, delta)
-    }
-
-    fn read_quotas<'a>(&'a self, ids: &'a [&'a str]) -> StoreFuture<'a, QuotaRead> {
-        self.0.read_quotas(ids)
-    }
-
-    fn write_quotas<'a>(
-        &'a self,
-        read_at: Timestamp,
-        writes: &'a [QuotaWrite<'a>],
-    ) -> StoreFuture<'a, bool> {
-        self.0.write_quotas(read_at, writes)
-    }
-
-    fn take<'a>(&'a self, charges: &'a [Charge<'a>]) -> StoreFuture<'a, StoreDecision> {
-        Box::pin(async move { Self::told(self.0.take(charges).await) })
-    }
-
-    fn take_many<'a>(
-        &'a self,
-        requests: &'a [&'a [Charge<'a>]],
-    ) -> StoreFuture<'a, Vec<Result<StoreDecision, StoreError>>> {
-        Box::pin(async move {
-            let decided = self.0.take_many(requests).await?;
-            Ok(decided.into_iter().map(Self::told).collect())
-        })
-    }
-
-    fn syncs(&self) -> bool {
-        self.0.syncs()
-    }
-
-    fn supports(&self, limit: &CounterLimit) -> Result<(), StoreError> {
-        self.0.supports(limit)
     }
 }
 
