@@ -28,10 +28,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use http::{Method, Request, Response, header};
+use http::{Method, Request, Response, Uri, header};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use portcullis_tower::PeerAddress;
 use portcullis_tower::fields::{Quota, ReadOptions, Stated};
+use portcullis_tower::{PeerAddress, Target};
 use tokio::time::timeout;
 use tonic::Status;
 use tonic::body::Body;
@@ -43,7 +43,7 @@ use self::messages::{
 };
 use crate::check::{Checks, OF_DENIALS};
 use crate::described::Described;
-use crate::original::{self, ADDRESSES, ENVOY};
+use crate::original::{ADDRESSES, ENVOY};
 use crate::settings::EnvoySettings;
 
 /// The one method of the service.
@@ -77,8 +77,8 @@ fn described(
     // Without one of its own, a request has no method and no path that rules may name.
     let method = value(&names.method).and_then(|method| Method::from_bytes(method.as_bytes()).ok());
     *request.method_mut() = method.unwrap_or(Method::GET);
-    let target = value(&names.path).and_then(|path| original::uri(path.as_bytes()));
-    *request.uri_mut() = target.unwrap_or_default();
+    let target = value(&names.path).and_then(|path| Target::parse(path.as_bytes()));
+    *request.uri_mut() = target.map_or_else(Uri::default, |Target(target)| target);
     let address = value(&names.address).and_then(|address| address.parse::<IpAddr>().ok());
     let tier = value(&names.tier).unwrap_or_default();
     let host = value(&names.host);

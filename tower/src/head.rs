@@ -1,8 +1,10 @@
 //! What a request is judged by: all of it but its body.
 
+use core::fmt::Write as _;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::str;
 
+use http::uri::PathAndQuery;
 use http::{Extensions, HeaderMap, Method, StatusCode, Uri, header};
 use portcullis_policy::{Fields, Kind};
 
@@ -224,6 +226,42 @@ impl From<SocketAddr> for PeerAddress {
 #[expect(clippy::exhaustive_structs, reason = "a wrapper of one value")]
 pub struct Target(pub Uri);
 
+impl Target {
+    /// Reads the target of a request line: a path with or without a query, or `*`. `None` if it is
+    /// neither.
+    ///
+    /// Clients and proxies send characters that a URI must encode, such as `^` or a letter that is
+    /// not ASCII. They are encoded here, which no rule for paths tells apart.
+    ///
+    /// ```
+    /// use portcullis_tower::Target;
+    /// assert_eq!(Target::parse(b"/a%2Fb?c=1").unwrap().0.path(), "/a%2Fb");
+    /// assert_eq!(Target::parse(b"/a<b").unwrap().0.path(), "/a%3Cb");
+    /// assert_eq!(Target::parse(b"http://example.com/"), None);
+    /// ```
+    #[must_use]
+    pub fn parse(target: &[u8]) -> Option<Self> {
+        if !target.starts_with(b"/") && target != b"*" {
+            return None;
+        }
+        let path = PathAndQuery::try_from(target).or_else(|_| {
+            let mut encoded = String::with_capacity(target.len());
+            for &byte in target {
+                let is_plain =
+                    byte.is_ascii_alphanumeric() || b"!#$%&'()*+,-./:;=?@[]_~".contains(&byte);
+                if is_plain {
+                    encoded.push(byte.into());
+                } else {
+                    // Writing to a string does not fail.
+                    let _ = write!(encoded, "%{byte:02X}");
+                }
+            }
+            PathAndQuery::try_from(encoded)
+        });
+        Some(Self(Uri::from(path.ok()?)))
+    }
+}
+
 #[inline]
 fn target<'r>(uri: &'r Uri, extensions: &'r Extensions) -> &'r Uri {
     if let Some(Target(target)) = extensions.get() {
@@ -283,5 +321,33 @@ impl Fields for Headers<'_> {
     #[inline]
     fn bytes(&self, name: &str) -> Option<&[u8]> {
         self.0.get(name).map(http::HeaderValue::as_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Target;
+
+    #[test]
+    fn the_target_is_read_as_it_was_sent() {
+        for (target, read) in [
+            ("/", "/"),
+            ("*", "*"),
+            ("//evil.example/a", "//evil.example/a"),
+            ("/a%2Fb?c=%20", "/a%2Fb?c=%20"),
+            ("/a<b>?c<", "/a%3Cb%3E?c%3C"),
+            ("/login#x", "/login"),
+            ("/login#<", "/login"),
+            ("/a b", "/a%20b"),
+        ] {
+            let Target(uri) = Target::parse(target.as_bytes()).unwrap();
+            assert_eq!(uri.to_string(), read, "{target}");
+            assert_eq!(uri.authority(), None);
+        }
+        let Target(letter) = Target::parse("/caf\u{e9}<".as_bytes()).unwrap();
+        assert_eq!(letter.path(), "/caf%C3%A9%3C");
+        for none in ["", "a", "http://example.com/", "?a"] {
+            assert_eq!(Target::parse(none.as_bytes()), None);
+        }
     }
 }

@@ -9,6 +9,8 @@ use std::process::Command;
 use crate::command::{self, Check, Words};
 use crate::context::Context;
 use crate::files;
+use crate::servers::Server;
+use crate::setup;
 use crate::wheels::Wheels;
 
 /// The folder of the package.
@@ -36,6 +38,7 @@ pub(crate) fn check(context: &Context) -> Check {
          --allowlist tests/stubtest.txt",
     ))?;
     let mut tests = python("-m pytest -p no:cacheprovider --durations=3 tests");
+    setup::provide_servers(context, &[Server::Redis], &mut tests);
     command::run_tests(&mut tests)
 }
 

@@ -1,4 +1,5 @@
-//! A request that waits: as an awaitable, as a context manager of either kind, or by blocking.
+//! A request that waits, for permits of a limit or for the decision of a policy: as an awaitable,
+//! as a context manager of either kind, or by blocking.
 //!
 //! ```text
 //!   new --await, with or block--> granted at once: done
@@ -10,6 +11,7 @@
 //!
 //! Invariant: no code of Python runs while the state is locked.
 
+use core::ffi::CStr;
 use core::mem;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
@@ -17,17 +19,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
 use std::thread::{self, Thread};
 
-use portcullis_async::Rejected;
 use pyo3::exceptions::{PyRuntimeError, PyRuntimeWarning, PyStopIteration};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::door::{Held, Wait};
+use crate::decision::Decision;
 use crate::errors;
 use crate::event_loop::{EventLoop, Running, Ticket};
 use crate::forked::OfProcess;
 use crate::lease::{Lease, warn};
+use crate::outcome::{Outcome, Wait};
 
 /// How often a thread that is blocked looks for signals, such as that of Ctrl-C.
 const LOOK: Duration = Duration::from_millis(50);
@@ -39,12 +41,43 @@ pub(crate) struct Acquire {
     state: Mutex<State>,
     /// The line in which it waits: that of a limiter, or of a key.
     line: u64,
-    /// Whether permits return by release.
-    is_held: bool,
+    asked: Asked,
 }
 
-/// What became of a request.
-type Outcome = Result<Box<dyn Held>, Rejected>;
+/// An outcome, as Python has it.
+#[derive(IntoPyObject)]
+pub(crate) enum Given {
+    Lease(Py<Lease>),
+    Decision(Py<Decision>),
+}
+
+/// What is asked.
+#[derive(Clone, Copy)]
+pub(crate) enum Asked {
+    /// `is_held`: the permits return by release.
+    Permits {
+        is_held: bool,
+    },
+    Decision,
+}
+
+impl Asked {
+    const fn never_done(self) -> &'static CStr {
+        match self {
+            Self::Permits { .. } => {
+                c"acquire() was never awaited, entered or blocked on: it has taken nothing"
+            }
+            Self::Decision => c"judge() was never awaited: nothing was decided",
+        }
+    }
+
+    const fn would_block(self) -> &'static str {
+        match self {
+            Self::Permits { .. } => "this would block the event loop: use 'async with' or 'await'",
+            Self::Decision => "this would block the event loop: use 'await policy.judge(...)'",
+        }
+    }
+}
 
 enum State {
     New(OfProcess<Wait>),
@@ -64,11 +97,11 @@ impl Wake for Sleeper {
 }
 
 impl Acquire {
-    pub(crate) fn new(wait: Wait, line: u64, is_held: bool) -> Self {
+    pub(crate) fn new(wait: Wait, line: u64, asked: Asked) -> Self {
         Self {
             state: Mutex::new(State::New(OfProcess::new(wait))),
             line,
-            is_held,
+            asked,
         }
     }
 
@@ -111,21 +144,25 @@ impl Acquire {
         drop(before);
     }
 
-    fn finish(&self, py: Python<'_>, done: Outcome) -> PyResult<Py<Lease>> {
+    fn finish(&self, py: Python<'_>, done: Outcome) -> PyResult<Given> {
+        let is_held = matches!(self.asked, Asked::Permits { is_held: true });
         match done {
-            Ok(held) => Py::new(py, Lease::new(held, self.is_held)),
-            Err(rejected) => Err(errors::of_rejection(py, rejected)),
+            Outcome::Permits(Ok(held)) => Ok(Given::Lease(Py::new(py, Lease::new(held, is_held))?)),
+            Outcome::Permits(Err(rejected)) => Err(errors::of_rejection(py, rejected)),
+            Outcome::Judged(judged) => Ok(Given::Decision(Py::new(py, Decision::new(*judged))?)),
         }
     }
 
-    /// Blocks this thread, without the interpreter, until the request is granted or rejected.
-    fn wait(&self, py: Python<'_>) -> PyResult<Py<Lease>> {
+    /// Blocks this thread, without the interpreter, until the request is granted or rejected. That
+    /// of a policy may be made in an event loop, if it need not wait.
+    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<Given> {
         let waker = Waker::from(Arc::new(Sleeper(thread::current())));
         self.begin()?;
         loop {
             if let Poll::Ready(done) = self.poll(&waker)? {
                 return self.finish(py, done);
             }
+            self.check_not_in_loop(py).inspect_err(|_| self.cancel())?;
             py.detach(|| thread::park_timeout(LOOK));
             if let Err(interrupted) = py.check_signals() {
                 self.cancel();
@@ -134,8 +171,10 @@ impl Acquire {
         }
     }
 
-    fn enter(&self, lease: Py<Lease>) {
-        *self.state() = State::Entered(Some(lease));
+    fn enter(&self, py: Python<'_>, given: &Given) {
+        if let Given::Lease(lease) = given {
+            *self.state() = State::Entered(Some(lease.clone_ref(py)));
+        }
     }
 
     /// Releases what was entered.
@@ -145,6 +184,18 @@ impl Acquire {
             lease.get().end();
         }
     }
+
+    /// Returns an error if an event loop runs in this thread: it would be blocked.
+    fn check_not_in_loop(&self, py: Python<'_>) -> PyResult<()> {
+        let modules = py.import("sys")?.getattr("modules")?;
+        let Ok(asyncio) = modules.get_item("asyncio") else {
+            return Ok(());
+        };
+        if asyncio.call_method0("_get_running_loop")?.is_none() {
+            return Ok(());
+        }
+        Err(PyRuntimeError::new_err(self.asked.would_block()))
+    }
 }
 
 fn used() -> PyErr {
@@ -153,25 +204,11 @@ fn used() -> PyErr {
     )
 }
 
-/// Returns an error if an event loop runs in this thread: it would be blocked.
-fn check_not_in_loop(py: Python<'_>) -> PyResult<()> {
-    let modules = py.import("sys")?.getattr("modules")?;
-    let Ok(asyncio) = modules.get_item("asyncio") else {
-        return Ok(());
-    };
-    if asyncio.call_method0("_get_running_loop")?.is_none() {
-        return Ok(());
-    }
-    Err(PyRuntimeError::new_err(
-        "this would block the event loop: use 'async with' or 'await'",
-    ))
-}
-
 #[pymethods]
 impl Acquire {
     /// Blocks this thread until the permits are granted, and returns the lease.
-    fn block(&self, py: Python<'_>) -> PyResult<Py<Lease>> {
-        if let Err(error) = check_not_in_loop(py) {
+    fn block(&self, py: Python<'_>) -> PyResult<Given> {
+        if let Err(error) = self.check_not_in_loop(py) {
             // It was used, in a wrong way: no second warning.
             if self.begin().is_ok() {
                 self.cancel();
@@ -181,10 +218,10 @@ impl Acquire {
         self.wait(py)
     }
 
-    fn __enter__(&self, py: Python<'_>) -> PyResult<Py<Lease>> {
-        let lease = self.block(py)?;
-        self.enter(lease.clone_ref(py));
-        Ok(lease)
+    fn __enter__(&self, py: Python<'_>) -> PyResult<Given> {
+        let given = self.block(py)?;
+        self.enter(py, &given);
+        Ok(given)
     }
 
     #[pyo3(signature = (*_exception))]
@@ -212,9 +249,7 @@ impl Drop for Acquire {
         let is_new = matches!(*self.state(), State::New(_));
         self.leave();
         if is_new {
-            warn::<PyRuntimeWarning>(
-                c"acquire() was never awaited, entered or blocked on: it has taken nothing",
-            );
+            warn::<PyRuntimeWarning>(self.asked.never_done());
         }
     }
 }
@@ -239,7 +274,7 @@ enum Step {
 }
 
 impl Awaiting {
-    fn new(acquire: Py<Acquire>, enters: bool) -> Self {
+    pub(crate) fn new(acquire: Py<Acquire>, enters: bool) -> Self {
         Self {
             acquire,
             enters,
@@ -266,11 +301,11 @@ impl Awaiting {
         self.leave();
         let acquire = self.acquire.get();
         match acquire.finish(py, done) {
-            Ok(lease) => {
+            Ok(given) => {
                 if self.enters {
-                    acquire.enter(lease.clone_ref(py));
+                    acquire.enter(py, &given);
                 }
-                PyStopIteration::new_err((lease,))
+                PyStopIteration::new_err((given,))
             }
             Err(error) => error,
         }

@@ -7,29 +7,17 @@
 
 use core::hash::Hash;
 use core::ops::Deref;
-use core::pin::Pin;
 use core::time::Duration;
 use std::sync::Arc;
 
-use portcullis_async::{KeyedQueue, Queue, QueueKey, Rejected, ThreadTimer};
+use portcullis_async::{KeyedQueue, Queue, QueueKey, ThreadTimer};
 use portcullis_core::keyed::{Address, KeyHash};
 use portcullis_core::limiter::{Answer, Ask, Back, Hints, LimiterId, Read, Reading, Returned};
 use portcullis_core::queue::{Keys, QueueKeys, QueueLimiter};
 use portcullis_core::{Clock, Denied, Lease, Limiter, Retry, Timestamp};
 
 use crate::key::Key;
-
-/// A request that waits.
-pub(crate) type Wait = Pin<Box<dyn Future<Output = Result<Box<dyn Held>, Rejected>> + Send>>;
-
-/// Permits that were granted. Dropping them releases them.
-pub(crate) trait Held: Send {
-    fn permits(&self) -> u32;
-
-    /// Gives back those that are not needed, as far as that cannot break the limit. Returns how
-    /// many count as never taken.
-    fn refund(&mut self) -> u32;
-}
+use crate::outcome::{Held, Outcome, Wait};
 
 /// A limit. A single limiter ignores the key.
 pub(crate) trait Door: Send + Sync {
@@ -182,12 +170,13 @@ where
         let queue = Arc::clone(&self.queue);
         Box::pin(async move {
             let wait = queue.acquire_owned(n);
-            let lease = match timeout {
-                Some(timeout) => wait.within(timeout).await?,
-                None => wait.await?,
+            let granted = match timeout {
+                Some(timeout) => wait.within(timeout).await,
+                None => wait.await,
             };
             let now = move || queue.clock().now();
-            Ok(Box::new(Grant { lease, now }) as Box<dyn Held>)
+            let held = granted.map(|lease| Box::new(Grant { lease, now }) as Box<dyn Held>);
+            Outcome::Permits(held)
         })
     }
 
@@ -248,12 +237,13 @@ impl<T: QueueKeys + Send + Sync + 'static, const SHARED: bool> Door for Each<T, 
         let key = queue.owned_key(key);
         Box::pin(async move {
             let wait = key.acquire(n);
-            let lease = match timeout {
-                Some(timeout) => wait.within(timeout).await?,
-                None => wait.await?,
+            let granted = match timeout {
+                Some(timeout) => wait.within(timeout).await,
+                None => wait.await,
             };
             let now = move || queue.clock().now();
-            Ok(Box::new(Grant { lease, now }) as Box<dyn Held>)
+            let held = granted.map(|lease| Box::new(Grant { lease, now }) as Box<dyn Held>);
+            Outcome::Permits(held)
         })
     }
 

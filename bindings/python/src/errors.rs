@@ -77,3 +77,15 @@ pub(crate) fn of_rejection(py: Python<'_>, rejected: Rejected) -> PyErr {
         Err(error) => error,
     }
 }
+
+/// Returns the exception for what is no request of HTTP.
+pub(crate) fn invalid(py: Python<'_>, problem: &str) -> PyErr {
+    let new = || {
+        let class = py.import(MODULE)?.getattr("InvalidRequest")?;
+        class.call1((problem,))
+    };
+    match new() {
+        Ok(error) => PyErr::from_value(error),
+        Err(error) => error,
+    }
+}

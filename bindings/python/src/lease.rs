@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
 
-use crate::door::Held;
 use crate::forked::OfProcess;
+use crate::outcome::Held;
 
 /// Permits that were granted.
 ///

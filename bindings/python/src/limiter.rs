@@ -7,15 +7,15 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::acquire::Acquire;
+use crate::acquire::{Acquire, Asked};
 use crate::door::Door;
 use crate::errors;
 use crate::forked::PerProcess;
 use crate::key::Key;
 use crate::lease::Lease;
-use crate::number::{Permits, optional, whole_u32};
+use crate::number::{Permits, optional, seconds_of, whole_u32};
 use crate::rate::Rate;
-use crate::settings::{Opened, SEGMENTS, Settings, timeout_of};
+use crate::settings::{Opened, SEGMENTS, Settings};
 
 /// A limit that is asked: what the two classes have in common.
 pub(crate) struct Limit {
@@ -69,8 +69,14 @@ impl Limit {
     }
 
     fn acquire(&self, key: &Key, permits: Permits, timeout: Option<f64>) -> PyResult<Acquire> {
-        let wait = self.door()?.acquire(key, permits.0, timeout_of(timeout)?);
-        Ok(Acquire::new(wait, self.line(key), self.is_held))
+        let timeout = seconds_of(timeout, "timeout")?;
+        let wait = self.door()?.acquire(key, permits.0, timeout);
+        let is_held = self.is_held;
+        Ok(Acquire::new(
+            wait,
+            self.line(key),
+            Asked::Permits { is_held },
+        ))
     }
 
     /// Identifies the line of a key, or of the limiter, in this process.

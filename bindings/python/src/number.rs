@@ -1,6 +1,8 @@
 //! Numbers that callers pass, with errors that name them.
 
 use core::ops::RangeInclusive;
+use core::time::Duration;
+
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -47,6 +49,20 @@ pub(crate) fn optional(
     range: RangeInclusive<u64>,
 ) -> PyResult<Option<u64>> {
     value.map(|value| whole(value, name, range)).transpose()
+}
+
+/// Reads a span of time in seconds, which is the argument `name`; `None` is any time.
+pub(crate) fn seconds_of(seconds: Option<f64>, name: &str) -> PyResult<Option<Duration>> {
+    let Some(seconds) = seconds else {
+        return Ok(None);
+    };
+    if seconds.is_nan() || seconds < 0.0 {
+        return Err(PyValueError::new_err(format!(
+            "{name} must be a number of seconds, not negative"
+        )));
+    }
+    // A longer one than can be told is as good as none.
+    Ok(Duration::try_from_secs_f64(seconds).ok())
 }
 
 /// The number of permits that a call asks for: 1 unless it is given.

@@ -407,17 +407,3 @@ impl fmt::Display for Settings {
         }
     }
 }
-
-/// Returns a timeout in seconds as a duration; `None` waits for any time.
-pub(crate) fn timeout_of(seconds: Option<f64>) -> PyResult<Option<Duration>> {
-    let Some(seconds) = seconds else {
-        return Ok(None);
-    };
-    if seconds.is_nan() || seconds < 0.0 {
-        return Err(PyValueError::new_err(
-            "timeout must be a number of seconds, not negative",
-        ));
-    }
-    // A longer one than can be told is as good as none.
-    Ok(Duration::try_from_secs_f64(seconds).ok())
-}

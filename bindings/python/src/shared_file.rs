@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use crate::errors::refused;
 
 /// What went wrong with the file, as Python would say it.
-fn failed(error: &OpenError) -> PyErr {
+pub(crate) fn failed(error: &OpenError) -> PyErr {
     match error {
         OpenError::Settings(error) => refused(*error),
         OpenError::Name { .. } | OpenError::OtherSettings { .. } => {

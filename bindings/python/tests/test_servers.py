@@ -4,49 +4,14 @@ import contextlib
 import http.client
 import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
-from typing import Iterator, List, Set
+from typing import List, Set
 
 import pytest
+from servers import ask, gunicorn
 
-HERE = Path(__file__).parent
 WORKERS = 4
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
-@contextlib.contextmanager
-def gunicorn(name: str, app: str, options: List[str]) -> Iterator[int]:
-    port = free_port()
-    command = [sys.executable, "-m", "gunicorn", "--workers", str(WORKERS)]
-    command += ["--bind", f"127.0.0.1:{port}", "--log-level", "error", *options, app]
-    environment = {**os.environ, "LIMIT_NAME": name}
-    server = subprocess.Popen(command, cwd=HERE, env=environment)
-    try:
-        yield port
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(30)
-
-
-def ask(port: int) -> "tuple[int, int]":
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("GET", "/")
-        response = connection.getresponse()
-        return response.status, int(response.read())
-    finally:
-        connection.close()
 
 
 @pytest.mark.parametrize(
@@ -68,11 +33,12 @@ def test_workers_have_one_limit(name: str, app: str, options: List[str]) -> None
         while not stop.is_set():
             # A worker that is killed closes its connections.
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-                status, worker = ask(port)
+                status, _, worker = ask(port)
                 statuses.append(status)
-                workers.add(worker)
+                workers.add(int(worker))
 
-    with gunicorn(name, app, options) as port:
+    options = ["--workers", str(WORKERS), *options]
+    with gunicorn(app, options, {"LIMIT_NAME": name}) as port:
         begin = time.monotonic()
         threads = [threading.Thread(target=load, args=(port,)) for _ in range(8)]
         for thread in threads:

@@ -7,6 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use http_body_util::{BodyExt, Full};
 use portcullis_policy::{LivePolicy, PathRules, Policy};
+use portcullis_tower::Target;
 use prost::Message;
 use tokio::runtime::{Builder, Runtime};
 
@@ -15,7 +16,7 @@ use crate::serve::check::Checks;
 use crate::serve::counts::Counts;
 use crate::serve::envoy::Envoy;
 use crate::serve::envoy::messages::{Code, RateLimitRequest, RateLimitResponse};
-use crate::serve::original::{self, PROXIES};
+use crate::serve::original::PROXIES;
 use crate::serve::settings::Settings;
 
 /// What begins and ends with the program, for the rules of a file.
@@ -154,9 +155,9 @@ pub fn checks(data: &[u8]) {
     }
     // What is encoded in a target are characters that no rule for paths tells apart.
     let target = data.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    if let (Some(read), Ok(sent)) = (original::uri(target), str::from_utf8(target)) {
+    if let (Some(read), Ok(sent)) = (Target::parse(target), str::from_utf8(target)) {
         let rules = PathRules::new();
-        let read = read.to_string();
+        let read = read.0.to_string();
         if !sent.contains('#') {
             let [sent, read] = [sent, &*read].map(|path| rules.normalize(path));
             assert_eq!(sent.is_ok(), read.is_ok());

@@ -11,15 +11,19 @@ whether they are tasks of asyncio or threads.
 
 import sys as _sys
 
-from ._errors import AcquireTimeout, Rejected
+from ._errors import AcquireTimeout, InvalidRequest, Rejected
+from ._limited import limited
 from ._portcullis import (
     Acquire,
     AllOf,
     Concurrency,
+    Decision,
     FixedWindow,
     Keyed,
     Lease,
     Limiter,
+    Policy,
+    RedisStore,
     SlidingWindow,
     TokenBucket,
     __version__,
@@ -30,17 +34,22 @@ __all__ = [
     "AcquireTimeout",
     "AllOf",
     "Concurrency",
+    "Decision",
     "FixedWindow",
+    "InvalidRequest",
     "Keyed",
     "Lease",
     "Limiter",
+    "Policy",
+    "RedisStore",
     "Rejected",
     "SlidingWindow",
     "TokenBucket",
     "__version__",
+    "limited",
 ]
 
 if _sys.platform == "linux":
-    from ._portcullis import remove_shared, shared
+    from ._portcullis import SharedStore, remove_shared, shared
 
-    __all__ += ["remove_shared", "shared"]
+    __all__ += ["SharedStore", "remove_shared", "shared"]

@@ -1,4 +1,4 @@
-"""The exceptions of requests that wait."""
+"""The exceptions of requests."""
 
 from typing import Optional
 
@@ -26,3 +26,7 @@ class Rejected(Exception):
 
 class AcquireTimeout(Rejected, TimeoutError):
     """The permits do not come within the timeout. Raised as soon as that is known."""
+
+
+class InvalidRequest(ValueError):
+    """What is to be decided is no request of HTTP: it has no limit, and its answer is 400."""

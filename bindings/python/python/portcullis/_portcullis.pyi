@@ -1,5 +1,20 @@
+import os
 from types import TracebackType
-from typing import Any, Awaitable, Generator, Optional, Type, Union, final, overload
+from typing import (
+    Any,
+    Awaitable,
+    Dict,
+    Generator,
+    Iterable,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+    Union,
+    final,
+    overload,
+)
 
 from typing_extensions import disjoint_base
 
@@ -97,3 +112,100 @@ def shared(name: str, limit: Limiter) -> Limiter: ...
 @overload
 def shared(name: str, limit: Keyed) -> Keyed: ...
 def remove_shared(name: str) -> None: ...
+
+_Text = Union[str, bytes]
+
+@final
+class SharedStore:
+    def __new__(cls, name: str, *, ids: int = 10_000) -> SharedStore: ...
+
+@final
+class RedisStore:
+    def __new__(
+        cls,
+        url: str,
+        *,
+        prefix: Optional[str] = None,
+        time_limit: Optional[float] = None,
+        when_down: str = "deny",
+    ) -> RedisStore: ...
+
+_Stores = Dict[str, Union[SharedStore, RedisStore]]
+
+@final
+class Decision:
+    @property
+    def allowed(self) -> bool: ...
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> List[Tuple[str, str]]: ...
+    @property
+    def body(self) -> bytes: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Decision: ...
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+        /,
+    ) -> None: ...
+
+@final
+class Policy:
+    @staticmethod
+    def from_toml(
+        text: str,
+        *,
+        stores: Optional[_Stores] = None,
+        fields: Optional[str] = "draft-11",
+        trusted: Sequence[str] = (),
+        forwarded: str = "x-forwarded-for",
+        timeout: Optional[float] = None,
+    ) -> Policy: ...
+    @staticmethod
+    def from_json(
+        text: str,
+        *,
+        stores: Optional[_Stores] = None,
+        fields: Optional[str] = "draft-11",
+        trusted: Sequence[str] = (),
+        forwarded: str = "x-forwarded-for",
+        timeout: Optional[float] = None,
+    ) -> Policy: ...
+    @staticmethod
+    def from_file(
+        path: Union[str, os.PathLike[str]],
+        *,
+        stores: Optional[_Stores] = None,
+        fields: Optional[str] = "draft-11",
+        trusted: Sequence[str] = (),
+        forwarded: str = "x-forwarded-for",
+        timeout: Optional[float] = None,
+    ) -> Policy: ...
+    def decide(
+        self,
+        method: str,
+        path: str,
+        *,
+        host: str = "",
+        address: Optional[str] = None,
+        headers: Iterable[Iterable[_Text]] = (),
+        properties: Optional[Dict[str, str]] = None,
+        tier: Optional[str] = None,
+        cost: int = 1,
+    ) -> Decision: ...
+    def judge(
+        self,
+        method: str,
+        path: str,
+        *,
+        host: str = "",
+        address: Optional[str] = None,
+        headers: Iterable[Iterable[_Text]] = (),
+        properties: Optional[Dict[str, str]] = None,
+        tier: Optional[str] = None,
+        cost: int = 1,
+    ) -> Awaitable[Decision]: ...
+    def reload(self, text: Optional[str] = None) -> None: ...
