@@ -135,8 +135,6 @@ class _Response:
         self._decision = decision
         self._body: Iterable[bytes] = ()
         self._chunks: Iterator[bytes] = iter(())
-        #: Whether a byte of the response was passed on.
-        self._has_begun = False
 
     def begin(self, app: App) -> None:
         """Calls the service."""
@@ -147,9 +145,12 @@ class _Response:
             self._reject(error)
 
     def _reject(self, error: BaseException) -> None:
-        """Answers instead of the service, or raises its exception."""
+        """Answers instead of the service, or raises its exception.
+
+        If a byte of its response was sent, the server raises it.
+        """
         rejected = rejection(error)
-        if rejected is None or self._has_begun:
+        if rejected is None:
             raise error
         answer = answer_to_rejected(rejected)
         self._close_body()
@@ -168,27 +169,19 @@ class _Response:
         arguments: Tuple[Any, ...] = (status, [*headers, *stated])
         if exc_info is not None:
             arguments = (*arguments, exc_info)
-        write = self._start_response(*arguments)
-
-        def passed_on(data: bytes) -> object:
-            self._has_begun = self._has_begun or bool(data)
-            return write(data)
-
-        return passed_on
+        return self._start_response(*arguments)
 
     def __iter__(self) -> "_Response":
         return self
 
     def __next__(self) -> bytes:
         try:
-            chunk = next(self._chunks)
+            return next(self._chunks)
         except StopIteration:
             raise
         except BaseException as error:
             self._reject(error)
-            chunk = next(self._chunks)
-        self._has_begun = self._has_begun or bool(chunk)
-        return chunk
+            return next(self._chunks)
 
     def _close_body(self) -> None:
         body, self._body = self._body, ()
