@@ -26,7 +26,7 @@ use pyo3::types::PyTuple;
 
 use crate::decision::Decision;
 use crate::errors;
-use crate::event_loop::{EventLoop, Running, Ticket};
+use crate::event_loop::{EventLoop, Running, Ticket, waking};
 use crate::forked::OfProcess;
 use crate::lease::{Lease, warn};
 use crate::outcome::{Outcome, Wait};
@@ -224,9 +224,9 @@ impl Acquire {
         Ok(given)
     }
 
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
-        self.leave();
+    #[pyo3(signature = (*exception))]
+    fn __exit__(&self, exception: &Bound<'_, PyTuple>) {
+        waking(exception.py(), || self.leave());
     }
 
     fn __await__(slf: Py<Self>) -> Awaiting {
@@ -237,9 +237,9 @@ impl Acquire {
         Awaiting::new(slf, true)
     }
 
-    #[pyo3(signature = (*_exception))]
-    fn __aexit__(&self, _exception: &Bound<'_, PyTuple>) -> Finished {
-        self.leave();
+    #[pyo3(signature = (*exception))]
+    fn __aexit__(&self, exception: &Bound<'_, PyTuple>) -> Finished {
+        waking(exception.py(), || self.leave());
         Finished
     }
 }
@@ -295,6 +295,14 @@ impl Awaiting {
             event_loop.get().leave(*ticket);
         }
         last
+    }
+
+    /// Cancels the request, if this is what waits for it.
+    fn end(&self) {
+        match self.leave() {
+            Step::Waits(..) | Step::Granted(..) => self.acquire.get().cancel(),
+            Step::First | Step::Done => {}
+        }
     }
 
     fn done(&self, py: Python<'_>, done: Outcome) -> PyErr {
@@ -399,7 +407,7 @@ impl Awaiting {
         value: Option<Bound<'_, PyAny>>,
         _traceback: Option<Py<PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        self.close();
+        waking(kind.py(), || self.end());
         let error = match value {
             Some(value) if !value.is_none() => value,
             _ if kind.is_callable() => kind.call0()?,
@@ -409,11 +417,8 @@ impl Awaiting {
     }
 
     /// Cancels the request, if this is what waits for it.
-    fn close(&self) {
-        match self.leave() {
-            Step::Waits(..) | Step::Granted(..) => self.acquire.get().cancel(),
-            Step::First | Step::Done => {}
-        }
+    fn close(&self, py: Python<'_>) {
+        waking(py, || self.end());
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -427,13 +432,13 @@ impl Awaiting {
     }
 
     fn __clear__(&self) {
-        self.close();
+        self.end();
     }
 }
 
 impl Drop for Awaiting {
     fn drop(&mut self) {
-        self.close();
+        self.end();
     }
 }
 

@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderValue};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
+use crate::event_loop::waking;
 use crate::forked::OfProcess;
 use crate::judge::{Held, Judged};
 
@@ -60,23 +61,23 @@ impl Decision {
     }
 
     /// Releases the permits of limits at once. A second call has no effect.
-    fn close(&self) {
+    fn close(&self, py: Python<'_>) {
         // A release may wake others, so it is done outside of the lock.
         let held = self
             .held
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        drop(held);
+        waking(py, || drop(held));
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
         slf
     }
 
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
-        self.close();
+    #[pyo3(signature = (*exception))]
+    fn __exit__(&self, exception: &Bound<'_, PyTuple>) {
+        self.close(exception.py());
     }
 
     fn __repr__(&self) -> String {

@@ -10,8 +10,11 @@
 //!       --the loop reads------> the future is done; the loop runs the task
 //! ```
 //!
-//! Invariant: while tickets lie in the mailbox, a byte lies in the socket, or the loop is about to
-//! take the tickets.
+//! A call from Python in the thread of the loop, such as a release, needs no socket: it takes the
+//! tickets itself when it has woken ([`waking`]).
+//!
+//! Invariant: while tickets lie in the mailbox, a byte lies in the socket, or the thread of the
+//! loop is about to take the tickets.
 //!
 //! **Order.** Two threads that grant at once may put their tickets into the mailbox in another
 //! order than they have granted. A request is granted only after those that wait before it in its
@@ -19,6 +22,7 @@
 //! its ticket. For the same reason, a request that is granted at once steps behind the tasks of its
 //! line that have not run yet.
 
+use core::cell::RefCell;
 use core::mem;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU64, AtomicUsize};
@@ -52,18 +56,73 @@ struct Mailbox {
 }
 
 impl Mailbox {
-    fn post(&self, ticket: Ticket) {
-        let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+    fn tickets(&self) -> MutexGuard<'_, Vec<Ticket>> {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn post(self: &Arc<Self>, ticket: Ticket) {
+        let is_taken = OWN.try_with(|own| {
+            let own = own.borrow();
+            own.as_ref().is_some_and(|own| Arc::ptr_eq(own, self))
+        });
+        let mut tickets = self.tickets();
         tickets.push(ticket);
-        if tickets.len() == 1 {
-            // If the loop was closed, the write fails, and there is no task to wake.
-            _ = (&self.bell).write(&[0]);
+        if tickets.len() == 1 && !is_taken.unwrap_or(false) {
+            self.ring();
         }
     }
 
-    fn take(&self) -> Vec<Ticket> {
-        mem::take(&mut *self.tickets.lock().unwrap_or_else(PoisonError::into_inner))
+    fn ring(&self) {
+        // If the loop was closed, the write fails, and there is no task to wake.
+        _ = (&self.bell).write(&[0]);
     }
+
+    fn take(&self) -> Vec<Ticket> {
+        mem::take(&mut *self.tickets())
+    }
+}
+
+thread_local! {
+    /// The mailbox from which this thread is about to take the tickets.
+    static OWN: RefCell<Option<Arc<Mailbox>>> = const { RefCell::new(None) };
+}
+
+/// A thread that is about to take the tickets of a mailbox. At the end it was taken, or it rings.
+struct Taking {
+    mailbox: Arc<Mailbox>,
+    before: Option<Arc<Mailbox>>,
+}
+
+impl Taking {
+    fn from(mailbox: Arc<Mailbox>) -> Self {
+        let before = OWN.replace(Some(Arc::clone(&mailbox)));
+        Self { mailbox, before }
+    }
+}
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        OWN.set(self.before.take());
+        if !self.mailbox.tickets().is_empty() {
+            self.mailbox.ring();
+        }
+    }
+}
+
+/// Calls what may wake tasks. Those of the loop that runs in this thread are woken at once.
+pub(crate) fn waking<T>(py: Python<'_>, wakes: impl FnOnce() -> T) -> T {
+    let event_loop = EventLoop::has_tasks().then(|| EventLoop::known(py));
+    let Some(Ok(Some(event_loop))) = event_loop else {
+        return wakes();
+    };
+    let event_loop = event_loop.get();
+    let taking = Taking::from(Arc::clone(&event_loop.mailbox));
+    let done = wakes();
+    let is_woken = !taking.mailbox.tickets().is_empty();
+    if is_woken && let Err(error) = event_loop.complete(py) {
+        error.write_unraisable(py, None);
+    }
+    done
 }
 
 /// Wakes one task once.
@@ -113,13 +172,20 @@ impl EventLoop {
         drop(futures);
     }
 
-    /// Completes the futures whose tickets lie in the mailbox.
+    /// Reads the socket, and completes the futures whose tickets lie in the mailbox.
     fn deliver(&self, py: Python<'_>) -> PyResult<()> {
         let mut bytes = [0; 64];
         while (&self.door)
             .read(&mut bytes)
             .is_ok_and(|read| read == bytes.len())
         {}
+        self.complete(py)
+    }
+}
+
+impl EventLoop {
+    /// Completes the futures whose tickets lie in the mailbox.
+    fn complete(&self, py: Python<'_>) -> PyResult<()> {
         for ticket in self.mailbox.take() {
             // A task that was cancelled has left.
             while let Some(future) = self.wake_first_until(ticket) {
@@ -141,13 +207,9 @@ impl EventLoop {
     /// socket. It may own tasks of the loop, so the table of all has weak references alone.
     pub(crate) fn running(py: Python<'_>) -> PyResult<Running<'_>> {
         let running = py.import("asyncio")?.call_method0("get_running_loop")?;
-        // One table for each interpreter of the process.
-        let all = py.import("portcullis._event_loops")?.getattr("ALL")?;
-        let known = all.call_method1("get", (&running,))?;
-        if !known.is_none()
-            && let Ok(known) = known.call0()?.cast_into::<Self>()
-        {
-            return Ok((known.unbind(), running));
+        let all = Self::all(py)?;
+        if let Some(known) = Self::of(&all, &running)? {
+            return Ok((known, running));
         }
         let new = Py::new(py, Self::new()?)?;
         let door = new.get().door.as_raw_fd();
@@ -155,6 +217,28 @@ impl EventLoop {
         let weak = PyWeakrefReference::new(new.bind(py))?;
         all.set_item(&running, weak)?;
         Ok((new, running))
+    }
+
+    /// Returns that of the loop which runs in this thread, if tasks of it have waited.
+    fn known(py: Python<'_>) -> PyResult<Option<Py<Self>>> {
+        let running = py.import("asyncio")?.call_method0("_get_running_loop")?;
+        if running.is_none() {
+            return Ok(None);
+        }
+        Self::of(&Self::all(py)?, &running)
+    }
+
+    /// One table for each interpreter of the process.
+    fn all(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        py.import("portcullis._event_loops")?.getattr("ALL")
+    }
+
+    fn of(all: &Bound<'_, PyAny>, running: &Bound<'_, PyAny>) -> PyResult<Option<Py<Self>>> {
+        let known = all.call_method1("get", (running,))?;
+        if known.is_none() {
+            return Ok(None);
+        }
+        Ok(known.call0()?.cast_into::<Self>().ok().map(Bound::unbind))
     }
 
     fn new() -> PyResult<Self> {

@@ -5,7 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
+use crate::event_loop::waking;
 use crate::forked::OfProcess;
 use crate::outcome::Held;
 
@@ -33,8 +35,9 @@ impl Lease {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Releases the permits, outside of the lock: a release may wake others.
+    /// Releases the permits.
     pub(crate) fn end(&self) {
+        // Outside of the lock: a release may wake others.
         let held = self.held().take();
         drop(held);
     }
@@ -55,26 +58,28 @@ impl Lease {
     }
 
     /// Releases the permits. A second call has no effect.
-    fn release(&self) {
-        self.end();
+    fn release(&self, py: Python<'_>) {
+        waking(py, || self.end());
     }
 
     /// Gives back permits that were not needed, as far as that cannot break the limit.
     ///
     /// Returns how many count as never taken. The lease holds nothing afterwards.
-    fn refund(&self) -> u32 {
+    fn refund(&self, py: Python<'_>) -> u32 {
         let mut held = self.held().take();
-        let held = held.as_mut().and_then(OfProcess::get_mut);
-        held.map_or(0, |held| held.refund())
+        waking(py, || {
+            let held = held.as_mut().and_then(OfProcess::get_mut);
+            held.map_or(0, |held| held.refund())
+        })
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
         slf
     }
 
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, pyo3::types::PyTuple>) {
-        self.end();
+    #[pyo3(signature = (*exception))]
+    fn __exit__(&self, exception: &Bound<'_, PyTuple>) {
+        waking(exception.py(), || self.end());
     }
 
     fn __repr__(&self) -> String {

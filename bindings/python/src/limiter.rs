@@ -10,6 +10,7 @@ use pyo3::types::PyTuple;
 use crate::acquire::{Acquire, Asked};
 use crate::door::Door;
 use crate::errors;
+use crate::event_loop::waking;
 use crate::forked::PerProcess;
 use crate::key::Key;
 use crate::lease::Lease;
@@ -164,8 +165,9 @@ impl Limiter {
     }
 
     /// Rejects all requests that wait, and all later ones.
-    fn close(&self) -> PyResult<()> {
-        self.limit.door()?.close();
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let door = self.limit.door()?;
+        waking(py, || door.close());
         Ok(())
     }
 
@@ -406,8 +408,9 @@ impl Keyed {
     }
 
     /// Rejects all requests that wait, and all later ones.
-    fn close(&self) -> PyResult<()> {
-        self.limit.door()?.close();
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let door = self.limit.door()?;
+        waking(py, || door.close());
         Ok(())
     }
 

@@ -7,11 +7,13 @@ Install the peers with: pip install limits pyrate-limiter aiolimiter token_bucke
 """
 
 import asyncio
+import functools
 import importlib.util
 import timeit
 from typing import Any, Callable, Dict, List, Tuple
 
 import portcullis
+from portcullis.asgi import RateLimitMiddleware
 
 NUMBER = 200_000
 REPEATS = 9
@@ -42,6 +44,10 @@ def ours() -> List[Tuple[str, str, Any]]:
         ("Concurrency, taken and released", "call().release()", places.try_acquire),
         ("Keyed, by text", "call('client-1234')", keyed.allow),
     ]
+    rules = '[[rules]]\nname = "a"\nkey = ["address"]\nlimits = ["1000000/s"]'
+    policy = portcullis.Policy.from_toml(rules)
+    decide = "call('GET', '/items', address='192.0.2.7', headers=[('host', 'example.com')])"
+    rows.append(("Policy.decide", decide, policy.decide))
     if hasattr(portcullis, "shared"):
         shared = portcullis.shared("bench", portcullis.TokenBucket(f"{MANY}/s"))
         rows.append(("shared TokenBucket", "call()", shared.allow))
@@ -111,7 +117,55 @@ async def waits() -> List[Tuple[str, float]]:
 
         limiter = aiolimiter.AsyncLimiter(MANY, 1)
         await measure("aiolimiter", lambda: limiter)
+    policy = portcullis.Policy.from_toml('[[rules]]\nname = "a"\nlimits = ["1000000/s"]')
+    for name, app in [("ASGI alone", answers), ("ASGI", RateLimitMiddleware(answers, policy))]:
+        await measure(name, functools.partial(Request, app))
+    rows.append(("a hand-over", await hand_over(portcullis.Concurrency(1).acquire)))
+    one = asyncio.Semaphore(1)
+    rows.append(("a hand-over, asyncio.Semaphore", await hand_over(lambda: one)))
     return rows
+
+
+async def answers(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+class Request:
+    """A request to a service of ASGI, as a context."""
+
+    SCOPE = {"type": "http", "method": "GET", "path": "/items", "client": ("192.0.2.7", 1)}
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __aenter__(self) -> None:
+        scope = {**self.SCOPE, "headers": [(b"host", b"example.com")]}
+        await self._app(scope, self._nothing, self._nothing)
+
+    async def __aexit__(self, *_: Any) -> None:
+        pass
+
+    async def _nothing(self, *_: Any) -> Any:
+        pass
+
+
+async def hand_over(acquire: Callable[[], Any], number: int = 20_000) -> float:
+    """Returns the nanoseconds from one task that waits to the next."""
+    tasks = 100
+
+    async def one() -> None:
+        for _ in range(number // tasks):
+            async with acquire():
+                await asyncio.sleep(0)
+
+    loop = asyncio.get_running_loop()
+    best = float("inf")
+    for _ in range(REPEATS):
+        begin = loop.time()
+        await asyncio.gather(*(one() for _ in range(tasks)))
+        best = min(best, (loop.time() - begin) / number * 1e9)
+    return best
 
 
 def main() -> None:

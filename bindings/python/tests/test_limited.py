@@ -28,8 +28,10 @@ def test_a_key_is_that_of_the_arguments() -> None:
         return user * size
 
     assert [call("a", size=2), call("b", size=1)] == ["aa", "b"]
-    with pytest.raises(Rejected):
+    with pytest.raises(Rejected) as raised:
         call("a", size=1)
+    # One of two permits is there.
+    assert raised.value.retry_after == pytest.approx(1200, abs=1)
 
 
 def test_permits_are_held_while_a_function_runs() -> None:
@@ -116,6 +118,7 @@ def test_an_object_that_is_called_as_a_coroutine_function_is_one() -> None:
     async def main() -> None:
         assert await limited(_PLACES)(_Callable())() == 0
         assert await limited(_PLACES)(functools.partial(call, 5))() == 5
+        assert await limited(_PLACES)(functools.partial(_Callable()))() == 0
         assert _PLACES.available() == 1
 
     asyncio.run(main())
@@ -161,3 +164,5 @@ def test_wrong_settings_are_refused() -> None:
     for timeout in (-1.0, float("nan")):
         with pytest.raises(ValueError, match="timeout"):
             limited(bucket, timeout=timeout)
+    with pytest.raises(ValueError, match="permits"):
+        limited(bucket, permits=0)

@@ -6,6 +6,7 @@ import io
 import socket
 import sys
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+from wsgiref.handlers import SimpleHandler
 
 import pytest
 from servers import ask, gunicorn, uvicorn
@@ -210,11 +211,13 @@ def test_asgi_holds_permits_until_the_trailers() -> None:
         await send({"type": "http.response.start", "status": 200, "trailers": True})
         await send({"type": "http.response.body", "body": b"a"})
         seen.append(has_place(asked))
+        await send({"type": "http.response.trailers", "headers": [], "more_trailers": True})
+        seen.append(has_place(asked))
         await send({"type": "http.response.trailers", "headers": []})
         seen.append(has_place(asked))
 
     asyncio.run(Connection().ask(of_asgi.RateLimitMiddleware(app, asked), scope("/place")))
-    assert seen == [False, True]
+    assert seen == [False, False, True]
 
 
 def test_asgi_releases_permits_of_a_request_that_fails_or_is_cancelled() -> None:
@@ -284,7 +287,22 @@ def websocket(path: str, **rest: Any) -> Dict[str, Any]:
     return asked
 
 
+def test_asgi_changes_nothing_of_the_service() -> None:
+    message: Dict[str, Any] = {"type": "http.response.start", "status": 200, "headers": []}
+
+    async def app(request: Any, receive: Any, send: Any) -> None:
+        assert request is asked
+        await send(message)
+
+    asked = scope()
+    before = dict(asked)
+    sent = asyncio.run(Connection().ask(of_asgi.RateLimitMiddleware(app, policy()), asked))
+    assert "ratelimit" in sent.headers
+    assert (asked, message["headers"]) == (before, [])
+
+
 CONNECT = {"type": "websocket.connect"}
+DISCONNECT: Dict[str, Any] = {"type": "websocket.disconnect", "code": 1001}
 EXTENSION: Dict[str, Any] = {"extensions": {"websocket.http.response": {}}}
 
 
@@ -301,6 +319,7 @@ def test_asgi_rejects_websockets() -> None:
     app = of_asgi.RateLimitMiddleware(accepts, asked)
     opened = asyncio.run(Connection([CONNECT]).ask(app, websocket("/place")))
     assert [message["type"] for message in opened.sent] == ["websocket.accept", "websocket.close"]
+    assert "ratelimit" in opened.headers
     with asked.decide("GET", "/place"):
         closed = asyncio.run(Connection([CONNECT]).ask(app, websocket("/place")))
         assert closed.sent == [{"type": "websocket.close", "code": 1008}]
@@ -324,6 +343,59 @@ def test_asgi_answers_a_websocket_that_the_service_rejects(receives: bool) -> No
     assert closed.sent == [{"type": "websocket.close", "code": 1008}]
     replied = asyncio.run(Connection([CONNECT]).ask(limited, websocket("/", **EXTENSION)))
     assert replied.status == 429
+
+
+def test_asgi_closes_a_websocket_whose_service_rejects_late() -> None:
+    asked = policy()
+
+    async def accepts(request: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        if request["path"] == "/left":
+            await receive()
+        raise Rejected("too many", 1.0)
+
+    app = of_asgi.RateLimitMiddleware(accepts, asked)
+    closed = asyncio.run(Connection([CONNECT]).ask(app, websocket("/place")))
+    assert closed.sent[1:] == [{"type": "websocket.close", "code": 1013}]
+    assert has_place(asked)
+    with pytest.raises(Rejected):
+        asyncio.run(Connection([CONNECT, DISCONNECT]).ask(app, websocket("/left")))
+
+    async def closes(request: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.close"})
+        raise Rejected("too many", 1.0)
+
+    with pytest.raises(Rejected):
+        asyncio.run(Connection().ask(of_asgi.RateLimitMiddleware(closes, asked), websocket("/")))
+
+
+def test_asgi_releases_permits_of_a_websocket_that_its_client_or_service_ends() -> None:
+    asked = policy()
+    seen: List[bool] = []
+
+    async def replies(request: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.http.response.start", "status": 404, "headers": []})
+        seen.append(has_place(asked))
+        await send({"type": "websocket.http.response.body", "body": b"a", "more_body": True})
+        seen.append(has_place(asked))
+        await send({"type": "websocket.http.response.body"})
+        seen.append(has_place(asked))
+
+    app = of_asgi.RateLimitMiddleware(replies, asked)
+    replied = asyncio.run(Connection().ask(app, websocket("/place", **EXTENSION)))
+    assert seen == [False, False, True] and "ratelimit" in replied.headers
+
+    async def lingers(request: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        seen.append(has_place(asked))
+        await receive()
+        seen.append(has_place(asked))
+
+    app = of_asgi.RateLimitMiddleware(lingers, asked)
+    asyncio.run(Connection([CONNECT, DISCONNECT]).ask(app, websocket("/place")))
+    assert seen[3:] == [False, True]
 
 
 # --- WSGI ---
@@ -431,6 +503,24 @@ def test_wsgi_reads_the_fields_of_a_request() -> None:
         assert codes(app, 1, {**first, name: "other"}) == [200], name
 
 
+def test_wsgi_reads_a_path_as_the_bytes_that_were_sent() -> None:
+    # A server passes on each byte as one character.
+    path = "/caf\xe9".encode().decode("latin-1")
+    asked = Policy.from_toml('[[rules]]\nname = "a"\npaths = ["/caf\xe9"]\nlimits = ["1/h"]')
+    app = of_wsgi.RateLimitMiddleware(plain, asked)
+    assert codes(app, 2, environ(path)) == [200, 429]
+
+
+def test_wsgi_reads_what_fields_do_not_say() -> None:
+    rules = '[[rules]]\nname = "a"\nhosts = ["localhost"]\nkey = ["header:content-type"]\n'
+    asked = Policy.from_toml(f'{rules}on_missing = "skip"\nlimits = ["1/h"]')
+    app = of_wsgi.RateLimitMiddleware(plain, asked)
+    # An empty type is none.
+    assert codes(app, 2, environ(CONTENT_TYPE="")) == [200, 200]
+    assert codes(app, 2, environ(CONTENT_TYPE="a")) == [200, 429]
+    assert codes(app, 1, environ(CONTENT_TYPE="a", HTTP_HOST="other")) == [200]
+
+
 def test_wsgi_asks_functions_of_the_environ() -> None:
     app = of_wsgi.RateLimitMiddleware(
         plain,
@@ -489,6 +579,24 @@ def test_wsgi_holds_permits_until_the_response_is_closed() -> None:
         response.close()
         assert body.closed == 1
 
+    class Rejecting(Body):
+        def __iter__(self) -> Iterator[bytes]:
+            yield b""
+            raise Rejected("too many", 1.0)
+
+    body = Rejecting()
+
+    def rejects(request: Any, start_response: Any) -> Body:
+        return body
+
+    response = of_wsgi.RateLimitMiddleware(rejects, asked)(
+        environ("/place"), Started().start_response
+    )
+    # The answer is not that of the service, whose body is closed before it.
+    assert b"".join(response) == b"Too Many Requests" and body.closed == 1
+    response.close()
+    assert body.closed == 1
+
     def fails(request: Any, start_response: Any) -> Any:
         raise KeyError
 
@@ -533,6 +641,26 @@ def test_wsgi_leaves_a_response_that_has_begun() -> None:
         with pytest.raises(Rejected):
             Started().ask(of_wsgi.RateLimitMiddleware(app, asked), environ("/place"))
         assert has_place(asked)
+
+
+def test_wsgi_tells_the_number_of_chunks_that_the_service_tells() -> None:
+    def app(request: Any, start_response: Any) -> List[bytes]:
+        start_response("200 OK", [])
+        return [b"hello"]
+
+    counted = policy()
+    limited = of_wsgi.RateLimitMiddleware(app, counted)
+    sent = io.BytesIO()
+    asked = environ(SERVER_PROTOCOL="HTTP/1.0")
+    handler = SimpleHandler(io.BytesIO(), sent, io.StringIO(), asked)
+    handler.run(limited)
+    assert b"Content-Length: 5\r\n" in sent.getvalue()
+    response: Any = limited(environ("/place"), Started().start_response)
+    assert (len(response), has_place(counted)) == (1, False)
+    response.close()
+    assert has_place(counted)
+    of_generator: Any = of_wsgi.RateLimitMiddleware(generator(b"a"), policy())
+    assert not hasattr(of_generator(environ(), Started().start_response), "__len__")
 
 
 def test_wsgi_passes_on_exc_info() -> None:

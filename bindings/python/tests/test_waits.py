@@ -174,11 +174,13 @@ def test_a_grant_at_once_lets_those_run_first_that_were_granted_before() -> None
         await asyncio.gather(waits, later)
         assert order == ["first", "second"]
 
-        # So does one that is cancelled then.
+        # So does one that is cancelled then. A thread wakes the first, which takes the loop a turn.
         held = await places.acquire(2)
         waits = asyncio.ensure_future(one("first"))
         await asyncio.sleep(0)
-        held.release()
+        thread = threading.Thread(target=held.release)
+        thread.start()
+        thread.join()
         later = asyncio.ensure_future(one("second"))
         await asyncio.sleep(0)
         later.cancel()
@@ -188,6 +190,62 @@ def test_a_grant_at_once_lets_those_run_first_that_were_granted_before() -> None
         assert places.available() == 2
 
     run(main())
+
+
+def test_a_release_in_the_loop_wakes_in_its_next_turn() -> None:
+    async def main() -> None:
+        places = Concurrency(1)
+        order: List[str] = []
+
+        async def one() -> None:
+            async with places.acquire():
+                order.append("waits")
+
+        held = await places.acquire()
+        waits = asyncio.ensure_future(one())
+        await asyncio.sleep(0)
+        held.release()
+        await asyncio.sleep(0)
+        assert order == ["waits"]
+        await waits
+        # A lease that is dropped wakes it by the socket.
+        held = await places.acquire()
+        waits = asyncio.ensure_future(one())
+        await asyncio.sleep(0)
+        with pytest.warns(ResourceWarning):
+            del held
+        await asyncio.wait_for(waits, 10)
+        # A limit that is closed, and a request that is cancelled, wake as well.
+        held = await places.acquire()
+        first, second = (asyncio.ensure_future(one()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        places.close()
+        await asyncio.sleep(0)
+        assert first.cancelled() and isinstance(second.exception(), Rejected)
+        held.release()
+
+    run(main())
+
+
+def test_loops_in_two_threads_wake_each_other() -> None:
+    places = Concurrency(1)
+
+    async def many() -> None:
+        for _ in range(300):
+            async with places.acquire():
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(*(many() for _ in range(3)))
+
+    threads = [threading.Thread(target=run, args=(main(),)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert places.available() == 1
 
 
 def test_a_timeout_is_known_at_once() -> None:

@@ -24,7 +24,7 @@ def limited(
     seconds: 0 does not wait, None waits for any time. Without permits it raises `Rejected`, which
     the middleware answers with 429. For a `Keyed`, `key` is a function of the same arguments.
     """
-    _check(limit, key, timeout)
+    _check(limit, key, permits, timeout)
     calls = _Calls(limit, key, permits, timeout)
 
     def decorate(function: _Function) -> _Function:
@@ -80,12 +80,14 @@ class _Calls:
         return asked if isinstance(asked, Lease) else await asked
 
 
-def _check(limit: object, key: object, timeout: Optional[float]) -> None:
+def _check(limit: object, key: object, permits: int, timeout: Optional[float]) -> None:
     if not isinstance(limit, (Limiter, Keyed)):
         kind = type(limit).__name__
         raise TypeError(f"limited takes a limit, such as a TokenBucket or a Keyed, not {kind}")
     if isinstance(limit, Keyed) != (key is not None):
         raise TypeError("a Keyed needs a key, which other limits do not have")
+    if permits < 1:
+        raise ValueError("permits must be at least 1")
     if timeout is not None and not timeout >= 0:
         raise ValueError("timeout must be a number of seconds, not negative")
 
@@ -106,6 +108,8 @@ _RUNS_LATER = (
 
 
 def _is_coroutine_function(function: Any) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
     is_one = inspect.iscoroutinefunction
     return is_one(function) or is_one(getattr(type(function), "__call__", None))
 

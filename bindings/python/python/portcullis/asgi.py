@@ -22,7 +22,7 @@ class RateLimitMiddleware:
     An allowed request gets the header fields that state its limits, and holds the permits of limits
     at once until its response has ended. A WebSocket holds them until it is closed. A `Rejected`
     that the service raises, before its response has begun, is answered with 429 and `Retry-After`,
-    or with 503 if no time helps.
+    or with 503 if no time helps. A WebSocket that is open then is closed with code 1013.
 
     `cost`, `properties` and `tier` are functions of the scope: the number of permits, and what
     rules ask for besides the request.
@@ -62,9 +62,12 @@ class RateLimitMiddleware:
                 await self._app(scope, exchange.receive, exchange.send)
             except BaseException as error:
                 rejected = rejection(error)
-                if rejected is None or exchange.has_begun:
+                if rejected is None or (exchange.has_begun and not exchange.is_open):
                     raise
-                await exchange.answer(answer_to_rejected(rejected))
+                if exchange.is_open:
+                    await exchange.send({"type": "websocket.close", "code": 1013})
+                else:
+                    await exchange.answer(answer_to_rejected(rejected))
 
     def _request(self, scope: Scope) -> Dict[str, Any]:
         client = scope.get("client")
@@ -112,6 +115,8 @@ class _Exchange:
         self._has_trailers = False
         #: Whether a response has begun, or the WebSocket is open or closed.
         self.has_begun = False
+        #: Whether the WebSocket is open.
+        self.is_open = False
 
     def allow(self, decision: Decision) -> None:
         """Makes `send` add what the decision states, and close it at the end."""
@@ -121,13 +126,19 @@ class _Exchange:
         message = await self._receive()
         if message["type"] == "websocket.connect":
             self._is_connected = True
+        if message["type"] == "websocket.disconnect":
+            self.is_open = False
+            if self._decision is not None:
+                self._decision.close()
         return message
 
     async def send(self, message: Message) -> None:
         if self._decision is not None and self._begins(message):
             self.has_begun = True
             message = {**message, "headers": _with_fields(message, self._decision)}
-        self.has_begun |= message["type"] == "websocket.close"
+        if message["type"] in ("websocket.accept", "websocket.close"):
+            self.has_begun = True
+            self.is_open = message["type"] == "websocket.accept"
         try:
             await self._send(message)
         finally:

@@ -1,7 +1,7 @@
 """Limits for services of WSGI: Flask, Django, Pyramid and others."""
 
 import sys
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sized, Tuple
 from urllib.parse import quote
 
 from ._errors import InvalidRequest
@@ -62,7 +62,8 @@ class RateLimitMiddleware:
         except BaseException:
             response.close()
             raise
-        return response
+        length = response.length
+        return response if length is None else _Sized(response, length)
 
     def _request(self, environ: Environ) -> Dict[str, Any]:
         request = {
@@ -118,7 +119,7 @@ def _answered(
         start_response(status, headers)
     else:
         start_response(status, headers, exc_info)
-    return [b"" if environ["REQUEST_METHOD"] == "HEAD" else answer.body]
+    return [b"" if environ["REQUEST_METHOD"].upper() == "HEAD" else answer.body]
 
 
 class _Response:
@@ -135,12 +136,16 @@ class _Response:
         self._decision = decision
         self._body: Iterable[bytes] = ()
         self._chunks: Iterator[bytes] = iter(())
+        #: The number of chunks, if the service tells it.
+        self.length: Optional[int] = None
 
     def begin(self, app: App) -> None:
         """Calls the service."""
         try:
             self._body = app(self._environ, self._start)
             self._chunks = iter(self._body)
+            if isinstance(self._body, Sized):
+                self.length = len(self._body)
         except BaseException as error:
             self._reject(error)
 
@@ -194,3 +199,23 @@ class _Response:
             self._close_body()
         finally:
             self._decision.close()
+
+
+class _Sized:
+    """A response of which the number of chunks is known.
+
+    Servers state the length of a response that is one chunk.
+    """
+
+    def __init__(self, response: _Response, length: int) -> None:
+        self._response = response
+        self._length = length
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._response
+
+    def __len__(self) -> int:
+        return self._length
+
+    def close(self) -> None:
+        self._response.close()
