@@ -15,6 +15,8 @@
 #![cfg(portcullis_loom)]
 
 pub mod queue;
+#[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
+mod stacks;
 
 use core::hash::Hasher;
 use core::sync::atomic::AtomicUsize as Count;
