@@ -176,12 +176,12 @@ impl Judge {
         self.live.replace_at(now, policy);
     }
 
-    /// Decides a request.
+    /// Decides a request, when the future is polled.
     pub(crate) fn ask(&self, request: Request<()>) -> impl Future<Output = Judged> + Send + use<> {
-        // `Pass` is always ready.
-        let response = self.limited.clone().call(request);
+        let mut limited = self.limited.clone();
         async move {
-            let mut response = pin!(response);
+            // `Pass` is always ready.
+            let mut response = pin!(limited.call(request));
             let polled = poll_fn(|context| {
                 // A store on a server has its connection there.
                 let _runtime = store::enter();

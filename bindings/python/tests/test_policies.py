@@ -271,10 +271,11 @@ def test_a_wait_that_would_block_an_event_loop_is_an_error() -> None:
     asyncio.run(main())
 
 
-def test_a_decision_that_is_never_awaited_warns() -> None:
+def test_a_decision_that_is_never_awaited_takes_nothing_and_warns() -> None:
     policy = Policy.from_toml(LOGINS)
     with pytest.warns(RuntimeWarning, match=r"judge\(\) was never awaited"):
-        policy.judge("GET", "/")
+        policy.judge(*LOGIN, cost=2, **CLIENT)
+    assert policy.decide(*LOGIN, cost=2, **CLIENT).allowed
 
 
 def test_errors_of_rules_are_told_with_their_lines() -> None:
