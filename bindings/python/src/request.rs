@@ -154,7 +154,7 @@ pub(crate) fn networks(texts: &Bound<'_, PyAny>) -> PyResult<(Vec<ipnet::IpNet>,
     let (mut networks, mut is_unix) = (Vec::new(), false);
     for text in texts.try_iter()? {
         let text = text?;
-        let text: &str = text.extract()?;
+        let text: String = text.extract()?;
         let address = || Some(text.parse::<IpAddr>().ok()?.into());
         match text.parse().ok().or_else(address) {
             Some(network) => networks.push(network),

@@ -28,6 +28,9 @@ def test_a_bucket_grants_its_burst_and_then_by_time() -> None:
     count = granted(bucket, 10_000)
     while time.monotonic() - begin < 0.1:
         count += bucket.allow()
+    # This process may not have run at the end.
+    while bucket.allow():
+        count += 1
     passed = time.monotonic() - begin
     assert 10_000 + 10_000 * 0.1 - 2 <= count <= 10_000 + 10_000 * passed + 1
 

@@ -89,10 +89,7 @@ def test_tasks_ask_a_server_at_once(tmp_path: Path) -> None:
             return decision.status
 
     async def main() -> List[int]:
-        tasks = await asyncio.gather(*(one() for _ in range(100)))
-        with pytest.raises(RuntimeError, match="would block the event loop"):
-            asked.decide("GET", "/", address="192.0.2.8")
-        return tasks
+        return await asyncio.gather(*(one() for _ in range(100)))
 
     with redis(port, tmp_path):
         until_answered(asked)
