@@ -14,11 +14,12 @@ _GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
 
 
 class Answer:
-    """A whole response."""
+    """A whole response, with its length."""
 
     def __init__(self, status: int, headers: List[Field], body: bytes) -> None:
+        length = ("content-length", str(len(body)))
         self.status = status
-        self.headers = headers
+        self.headers = [*headers, *missing([length], [name for name, _ in headers])]
         self.body = body
 
 

@@ -172,9 +172,7 @@ class _Exchange:
             # The server answers 403.
             await self._send({"type": "websocket.close", "code": 1008})
             return
-        length = ("content-length", str(len(answer.body)))
-        headers = [*answer.headers, *missing([length], [name for name, _ in answer.headers])]
-        status = {"status": answer.status, "headers": _encoded(headers)}
+        status = {"status": answer.status, "headers": _encoded(answer.headers)}
         await self._send({"type": f"{prefix}.start", **status})
         body = b"" if self._is_head else answer.body
         await self._send({"type": f"{prefix}.body", "body": body})

@@ -112,13 +112,11 @@ def _answered(
     answer: Answer, environ: Environ, start_response: StartResponse, exc_info: Any = None
 ) -> List[bytes]:
     """Sends a whole response instead of the service."""
-    length = ("content-length", str(len(answer.body)))
-    headers = [*answer.headers, *missing([length], [name for name, _ in answer.headers])]
     status = f"{answer.status} {_REASONS.get(answer.status, 'Rejected')}"
     if exc_info is None:
-        start_response(status, headers)
+        start_response(status, answer.headers)
     else:
-        start_response(status, headers, exc_info)
+        start_response(status, answer.headers, exc_info)
     return [b"" if environ["REQUEST_METHOD"].upper() == "HEAD" else answer.body]
 
 
